@@ -1,0 +1,127 @@
+"""From Hydra's DictConfig to one frozen, validated Settings. No DictConfig leaves this file."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from pydantic import Field, ValidationError
+
+from runner.errors import UserError, choices
+from runner.spec.base import Strict
+from runner.spec.engine import EngineSpec
+from runner.spec.factor import FactorSpec
+from runner.spec.model import ModelSpec
+from runner.spec.node import NodeSpec
+from runner.spec.protocol import Protocol
+from runner.spec.study import ExecutionSpec, ScheduleSpec, StudySpec, TrackingSpec
+from runner.spec.workload import WorkloadSpec
+
+
+class Settings(Strict):
+    """The whole configuration of one command."""
+
+    action: str = "run"
+    yes: bool = False
+    json_output: bool = Field(default=False, alias="json")
+    dry_run: bool = False
+    study: StudySpec = StudySpec()
+    node: NodeSpec
+    engine: EngineSpec
+    model: ModelSpec
+    workload: WorkloadSpec
+    protocol: Protocol
+    tracking: TrackingSpec = TrackingSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
+    execution: ExecutionSpec = ExecutionSpec()
+    grid: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    exclude: tuple[dict[str, str], ...] = ()
+    include: tuple[dict[str, str], ...] = Field(default=(), description="arms added to the grid, written as levels")
+    baseline: dict[str, str] = Field(default_factory=dict)
+    pins: dict[str, Any] = Field(default_factory=dict, description="engine options every arm gets, so that nothing is left to the engine")
+    pins_env: dict[str, str] = Field(default_factory=dict)
+    phases: tuple[str, ...] = ()
+    factors: dict[str, FactorSpec] = Field(default_factory=dict, description="filled in from conf/factor for the grid's keys")
+    real_engine_only: bool = Field(default=False, description="this experiment refuses engine=auto and a simulated engine without dry_run")
+    nightly: bool = False
+    aa: bool = Field(default=False, description="A/A launches: every arm is the baseline (noise floor)")
+    # actions that read files
+    records: str | None = None
+    log: str | None = None
+    server_info: str | None = None
+    probe: str | None = None
+    metrics: str | None = None
+    factor: FactorSpec | None = None
+    level: str | None = None
+    context: dict[str, Any] = Field(default_factory=dict)
+    at: str | None = None
+    install: bool = False
+
+
+def config_folder() -> Path:
+    """The folder `conf`, beside the package in a checkout, inside it in a wheel."""
+    here = Path(__file__).resolve().parent
+    beside = here.parent / "conf"
+    return beside if beside.is_dir() else here / "conf"
+
+
+def settings_from(config: DictConfig, folders: list[Path] | None = None) -> Settings:
+    """Validates a composed configuration. `folders` are searched for factor files, first hit wins. Raises UserError."""
+    tree = OmegaConf.to_container(config, resolve=True)
+    if not isinstance(tree, dict):
+        raise UserError("the configuration is not a mapping")
+    tree = {str(key): value for key, value in tree.items() if key != "hydra"}
+    searched = folders or [config_folder()]
+    grid = {str(name): _levels(str(name), value) for name, value in (tree.get("grid") or {}).items()}
+    tree["grid"] = grid
+    if tree.get("factors"):
+        raise UserError("factors: is filled in from conf/factor; put a file there instead")
+    tree["factors"] = {name: load_factor(name, searched) for name in {*grid, *(tree.get("baseline") or {})}}
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(explain(error)) from None
+
+
+def load_factor(name: str, folders: list[Path]) -> dict[str, Any]:
+    """The factor file NAME.yaml. Raises UserError with the choices."""
+    for folder in folders:
+        path = folder / "factor" / f"{name}.yaml"
+        if path.is_file():
+            content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            levels = content.get("levels")
+            if not isinstance(levels, dict):
+                raise UserError(f"{path}: `levels:` must be a mapping of level name to what it sets")
+            for level in levels:
+                if not isinstance(level, str):
+                    raise UserError(f"{path}: level {level!r} is not text; quote it: \"{_yaml_word(level)}\"")
+            return {"name": name, **content}
+    known = {path.stem for folder in folders for path in (folder / "factor").glob("*.yaml")}
+    raise UserError(f"there is no factor {name!r}; choices: {choices(known)}; to add one, write conf/factor/{name}.yaml")
+
+
+def _levels(name: str, value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    for item in values:
+        if not isinstance(item, str):
+            raise UserError(f"grid.{name}: level {item!r} is not text; quote it: \"{_yaml_word(item)}\"")
+    if not values:
+        raise UserError(f"grid.{name} has no level; give at least one or remove it with ~grid.{name}")
+    if len(set(values)) != len(values):
+        raise UserError(f"grid.{name} names a level twice: {', '.join(values)}")
+    return tuple(values)
+
+
+def _yaml_word(value: Any) -> str:
+    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def explain(error: ValidationError) -> str:
+    """A pydantic error as lines for the person: where, what is wrong, what was given."""
+    lines = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "configuration"
+        given = "" if isinstance(item["input"], (dict, list)) else f" (given: {item['input']!r})"
+        message = "unknown key" if item["type"] == "extra_forbidden" else item["msg"]
+        lines.append(f"{where}: {message}{given}")
+    return "\n".join(lines)

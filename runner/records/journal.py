@@ -1,0 +1,87 @@
+"""The journal of a study: append-only JSON lines, each fsynced before anything is shown or believed.
+
+A line is `{"schema": 1, "seq": n, "t": unix seconds, "kind": ..., ...}`. Only the last line can be torn (the driver died
+while writing); it is cut off and reported when the journal is opened for appending.
+Kinds: study_started, launch_started, phase_finished, launch_finished, arm_closed, block_finished, event, decision, study_finished."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from runner.errors import UserError
+from runner.records.schema import SCHEMA_VERSION, LaunchRecord
+
+
+class Journal:
+    """Appends to one journal. One writer at a time (the study's driver lock sees to that)."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._clock = clock
+        self.torn = _cut_torn_line(path)
+        self._sequence = sum(1 for _ in _lines(path)) if path.exists() else 0
+        self._file = open(path, "ab", buffering=0)
+
+    def append(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Writes one line and waits until it is on disk. Raises OSError; then nothing of the line stays."""
+        line = {"schema": SCHEMA_VERSION, "seq": self._sequence, "t": self._clock(), "kind": kind, **fields}
+        data = (json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n").encode()
+        start = self._file.seek(0, os.SEEK_END)
+        try:
+            written = 0
+            while written < len(data):
+                written += self._file.write(data[written:])
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(start)
+            raise
+        self._sequence += 1
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _cut_torn_line(path: Path) -> str | None:
+    """Removes an unfinished last line; returns its text (for the report), or None."""
+    if not path.exists():
+        return None
+    data = path.read_bytes()
+    if not data or data.endswith(b"\n"):
+        return None
+    keep = data.rfind(b"\n") + 1
+    with open(path, "r+b") as file:
+        file.truncate(keep)
+        os.fsync(file.fileno())
+    return data[keep:].decode(errors="replace")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """All whole lines. Raises UserError naming the line when one is not JSON (records were edited or the disk is bad)."""
+    entries = []
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            entries.append(json.loads(line))
+        except ValueError as error:
+            raise UserError(f"{path}, line {number} is not JSON ({error}); restore the file or move the study away") from None
+    return entries
+
+
+def launches(entries: list[dict[str, Any]]) -> list[LaunchRecord]:
+    """The finished launches of a journal in time order, validated. A launch id counts once (the last word wins)."""
+    found: dict[str, LaunchRecord] = {}
+    for entry in entries:
+        if entry.get("kind") == "launch_finished":
+            record = LaunchRecord.model_validate(entry["launch"])
+            found[record.launch] = record
+    return list(found.values())
