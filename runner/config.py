@@ -94,7 +94,7 @@ def load_factor(name: str, folders: list[Path]) -> dict[str, Any]:
                 raise UserError(f"{path}: `levels:` must be a mapping of level name to what it sets")
             for level in levels:
                 if not isinstance(level, str):
-                    raise UserError(f"{path}: level {level!r} is not text; quote it: \"{_yaml_word(level)}\"")
+                    raise UserError(f'{path}: level {level!r} is not text; quote it: "{_yaml_word(level)}"')
             return {"name": name, **content}
     known = {path.stem for folder in folders for path in (folder / "factor").glob("*.yaml")}
     raise UserError(f"there is no factor {name!r}; choices: {choices(known)}; to add one, write conf/factor/{name}.yaml")
@@ -104,7 +104,7 @@ def _levels(name: str, value: Any) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
     for item in values:
         if not isinstance(item, str):
-            raise UserError(f"grid.{name}: level {item!r} is not text; quote it: \"{_yaml_word(item)}\"")
+            raise UserError(f'grid.{name}: level {item!r} is not text; quote it: "{_yaml_word(item)}"')
     if not values:
         raise UserError(f"grid.{name} has no level; give at least one or remove it with ~grid.{name}")
     if len(set(values)) != len(values):

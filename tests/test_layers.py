@@ -45,7 +45,12 @@ FILES = sorted(path for path in RUNNER.rglob("*.py") if path.name != "__init__.p
 def test_imports_go_low_to_high(path: Path) -> None:
     own = room_of(path)
     too_high = {room for room in imported_rooms(path) if room != own and HEIGHT[room] > HEIGHT[own]}
-    siblings = {room for room in imported_rooms(path) if room != own and HEIGHT[room] == HEIGHT[own]} - {"spec", "errors", "config", "records"}
+    siblings = {room for room in imported_rooms(path) if room != own and HEIGHT[room] == HEIGHT[own]} - {
+        "spec",
+        "errors",
+        "config",
+        "records",
+    }
     assert not too_high, f"{path} ({own}) imports higher rooms: {too_high}"
     assert not siblings - {"actions"}, f"{path} ({own}) imports a room of its own height: {siblings}"
 
@@ -58,5 +63,11 @@ def test_every_room_has_a_height() -> None:
 def test_the_runner_never_imports_the_engine() -> None:
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
             assert not any(name.split(".")[0] == "sglang" for name in names), f"{path} imports sglang"

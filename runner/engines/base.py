@@ -152,6 +152,16 @@ def argv_of(options: Mapping[str, Any]) -> list[str]:
 
 
 __all__ = [
-    "Command", "Deadlines", "Engine", "EngineIdentity", "LaunchFailed", "LaunchOrder", "OwnedProcess", "Owner", "Ready", "Server", "Stopped",
+    "Command",
+    "Deadlines",
+    "Engine",
+    "EngineIdentity",
+    "LaunchFailed",
+    "LaunchOrder",
+    "OwnedProcess",
+    "Owner",
+    "Ready",
+    "Server",
+    "Stopped",
     "argv_of",
 ]

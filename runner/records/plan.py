@@ -77,13 +77,17 @@ class Plan(Strict):
     arms: tuple[Arm, ...]
     phases: tuple[str, ...]
     hypotheses: tuple[Hypothesis, ...]
-    blocks: tuple[tuple[str, ...], ...] = Field(description="arm names in launch order, one row a block; rows beyond min_blocks are used while something is open")
+    blocks: tuple[tuple[str, ...], ...] = Field(
+        description="arm names in launch order, one row a block; rows beyond min_blocks are used while something is open"
+    )
     estimate: Estimate
     not_resolvable: tuple[str, ...] = ()
     unconfirmed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seed: int = 0
-    identity: dict[str, str] = Field(default_factory=dict, description="what must not change when the study is resumed: hashes and versions")
+    identity: dict[str, str] = Field(
+        default_factory=dict, description="what must not change when the study is resumed: hashes and versions"
+    )
 
     def arm(self, name: str) -> Arm:
         """Raises KeyError."""

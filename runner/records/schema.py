@@ -163,7 +163,9 @@ class LaunchRecord(Strict):
     ended_at: float
     previous_arm: str | None = None
     idle_gap_s: float | None = None
-    stages: dict[str, float] = Field(default_factory=dict, description="seconds by stage: start, weights, graphs, ready, fingerprint, warmup, measure, stop ...")
+    stages: dict[str, float] = Field(
+        default_factory=dict, description="seconds by stage: start, weights, graphs, ready, fingerprint, warmup, measure, stop ..."
+    )
     gpu_seconds: float = 0.0
     outcome: Outcome
     failure: Failure | None = None

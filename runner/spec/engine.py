@@ -30,7 +30,9 @@ class Simulation(Strict):
     load_s: float = Field(default=0.2, ge=0, description="simulated load time, s")
     time_scale: float = Field(default=1.0, gt=0, description="token times are multiplied by this (under 1: faster)")
     compute: dict[str, float] = Field(default_factory=dict, description="cost-model overrides, see engines/simulated/cost.py")
-    effects: dict[str, dict[str, float]] = Field(default_factory=dict, description="extra true effects: 'factor=level' -> metric -> percent")
+    effects: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="extra true effects: 'factor=level' -> metric -> percent"
+    )
     launch_noise_pct: float = Field(default=0.3, ge=0)
     request_noise_pct: float = Field(default=1.0, ge=0)
     noise_shape: Literal["gaussian", "heavy", "bimodal", "drift"] = "gaussian"

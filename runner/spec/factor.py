@@ -94,7 +94,9 @@ class FactorSpec(Strict):
     conflicts: tuple[Condition, ...] = ()
     equivalent: tuple["Equivalence", ...] = ()
     evidence: tuple[EvidenceRule, ...] = ()
-    value_rule: str | None = Field(default=None, description="a named rule for level texts that the file does not list, e.g. power_of_two_bytes")
+    value_rule: str | None = Field(
+        default=None, description="a named rule for level texts that the file does not list, e.g. power_of_two_bytes"
+    )
     value_env: str | None = Field(default=None, description="variable that such a level sets")
     value_option: str | None = Field(default=None, description="option that such a level sets")
     communication: bool = Field(default=False, description="a communication flag: bounded by the communication budget")
