@@ -65,8 +65,9 @@ def config_folder() -> Path:
     return beside if beside.is_dir() else here / "conf"
 
 
-def settings_from(config: DictConfig, folders: list[Path] | None = None) -> Settings:
-    """Validates a composed configuration. `folders` are searched for factor files, first hit wins. Raises UserError."""
+def settings_from(config: DictConfig, folders: list[Path] | None = None, choices_made: dict[str, Any] | None = None) -> Settings:
+    """Validates a composed configuration. `folders` are searched for factor files, first hit wins; `choices_made` are
+    Hydra's group choices (names of the experiment and the factor). Raises UserError."""
     tree = OmegaConf.to_container(config, resolve=True)
     if not isinstance(tree, dict):
         raise UserError("the configuration is not a mapping")
@@ -76,6 +77,11 @@ def settings_from(config: DictConfig, folders: list[Path] | None = None) -> Sett
     tree["grid"] = grid
     if tree.get("factors"):
         raise UserError("factors: is filled in from conf/factor; put a file there instead")
+    made = choices_made or {}
+    if made.get("experiment") and not (tree.get("study") or {}).get("experiment"):
+        tree["study"] = {**(tree.get("study") or {}), "experiment": str(made["experiment"])}
+    if isinstance(tree.get("factor"), dict) and made.get("factor"):
+        tree["factor"] = {"name": str(made["factor"]), **tree["factor"]}
     tree["factors"] = {name: load_factor(name, searched) for name in {*grid, *(tree.get("baseline") or {})}}
     try:
         return Settings.model_validate(tree)

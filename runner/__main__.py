@@ -1,0 +1,69 @@
+"""`python -m runner [action=...] +experiment=NAME [key=value ...]`: Hydra's grammar in, one exit code out."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from runner.actions.dispatch import perform
+from runner.config import config_folder, settings_from
+from runner.errors import RunnerError
+
+
+@dataclass
+class Outcome:
+    """Exit code of the command; `composed` tells Hydra's own refusals (the user's mistake) from ours."""
+
+    composed: bool = False
+    code: int = 0
+
+
+def _search_folders() -> list[Path]:
+    from hydra.core.hydra_config import HydraConfig
+
+    sources = HydraConfig.get().runtime.config_sources
+    return [Path(source.path) for source in sources if source.schema == "file" and source.path]
+
+
+def _command(config: DictConfig) -> int:
+    from hydra.core.hydra_config import HydraConfig
+
+    choices = {str(key): value for key, value in HydraConfig.get().runtime.choices.items()}
+    try:
+        settings = settings_from(config, _search_folders(), choices)
+        return perform(settings, list(HydraConfig.get().overrides.task))
+    except RunnerError as error:
+        print(f"{_prefix(error)}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _prefix(error: RunnerError) -> str:
+    return {2: "error", 4: "not finished", 75: "busy"}.get(error.exit_code, "error")
+
+
+def main() -> None:
+    """Never returns: ends the process with the exit code of design section 3."""
+    outcome = Outcome()
+
+    @hydra.main(config_path=str(config_folder()), config_name="config", version_base="1.3")
+    def task(config: DictConfig) -> None:
+        outcome.composed = True
+        code = _command(config)
+        outcome.code = outcome.code or code
+
+    try:
+        task()
+    except SystemExit as stop:
+        if not outcome.composed and stop.code not in (0, None):
+            sys.exit(2)
+        raise
+    sys.exit(outcome.code)
+
+
+if __name__ == "__main__":
+    main()
