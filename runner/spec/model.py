@@ -29,6 +29,7 @@ class ModelSpec(Strict):
     special_token_ids: tuple[int, ...] = (0, 1, 2)
     max_context: int = Field(default=32768, gt=0)
     draft_tokens: int = Field(default=1, ge=1, description="rows a request brings into a decode step (speculative decoding)")
+    synthetic: str | None = Field(default=None, description="a tiny model of engines/tiny_models_script.py, made on demand")
     load_format: str | None = None
     options: dict[str, Any] = Field(default_factory=dict, description="engine options every arm gets")
     env: dict[str, str] = Field(default_factory=dict)

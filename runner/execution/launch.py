@@ -1,0 +1,192 @@
+"""One launch, from start to stop, on the node: start, ready, describe, evidence, fingerprint, phases, stop, record.
+
+The order is fixed by design section 5. Whatever goes wrong becomes a LaunchRecord with its outcome; only a broken client or
+an interrupt leaves this function as an exception, and then the server is stopped first."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.engines.base import Engine, LaunchFailed, Owner, Server
+from runner.engines.evidence import Sources, judge_evidence
+from runner.engines.evidence.resolved_view import resolved_view, unfair
+from runner.execution.job import Event, LaunchJob, NodeFacts
+from runner.loadgen.base import ClientBroken, GuardOrder, LoadDriver, PhaseOrder
+from runner.records.files import write_json, write_text
+from runner.records.paths import LaunchPaths
+from runner.records.schema import Command, Evidence, Failure, Fingerprint, LaunchRecord, Outcome, PhaseRecord
+from runner.records.secrets import scrub_mapping
+
+Emit = Callable[[Event], None]
+
+
+@dataclass
+class Stopwatch:
+    """Seconds by stage, from one monotonic clock."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+
+
+@dataclass
+class _State:
+    """What one launch has gathered so far."""
+
+    server: Server | None = None
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    outcome: Outcome = "ok"
+    failure: Failure | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+    evidence: tuple[Evidence, ...] = ()
+    fingerprint: Fingerprint | None = None
+    phases: list[PhaseRecord] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    artifacts: dict[str, str] = field(default_factory=dict)
+
+
+def run_launch(job: LaunchJob, engine: Engine, owner: Owner, load: LoadDriver, facts: NodeFacts, emit: Emit) -> LaunchRecord:
+    """Blocks until the server is gone again. Raises ClientBroken (nothing is concluded) and KeyboardInterrupt."""
+    paths = LaunchPaths(Path(job.order.folder))
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    write_json(paths.order, job.order.model_dump(mode="json", by_alias=True))
+    started = time.time()
+    state = _State()
+
+    def stage(name: str) -> None:
+        emit(Event(kind="stage", launch=job.order.launch, stage=name))
+
+    try:
+        _serve(job, engine, owner, load, facts, paths, state, stage, emit)
+    except LaunchFailed as failed:
+        _fail(state, failed)
+    finally:
+        if state.server is not None:
+            stage("stop")
+            with state.watch.stage("stop"):
+                stopped = state.server.stop()
+            if stopped.how in ("killed", "stuck"):
+                state.notes.append(f"stop: {stopped.how} after {stopped.seconds:.1f} s")
+    return _record(job, facts, paths, state, started)
+
+
+def _serve(
+    job: LaunchJob, engine: Engine, owner: Owner, load: LoadDriver, facts: NodeFacts, paths: LaunchPaths, state: _State,
+    stage: Callable[[str], None], emit: Emit,
+) -> None:  # fmt: skip
+    stage("start")
+    with state.watch.stage("start"):
+        state.server = server = engine.start(job.order, owner)
+        ready = server.wait_ready(stage)
+    state.watch.seconds.update({f"start_{name}": seconds for name, seconds in ready.stages.items()})
+    stage("describe")
+    with state.watch.stage("describe"):
+        state.info = scrub_mapping(server.describe())
+        write_json(paths.server_info, _jsonable(state.info))
+    state.artifacts["server_info"] = _relative(paths.server_info, job)
+    if job.protocol.fingerprint_prompts:
+        stage("fingerprint")
+        with state.watch.stage("fingerprint"):
+            state.fingerprint = load.fingerprint(
+                GuardOrder(
+                    url=server.url,
+                    model=job.order.model,
+                    prompts=job.protocol.fingerprint_prompts,
+                    tokens=job.protocol.fingerprint_tokens,
+                    tasks=job.workload.guard_tasks,
+                )
+            )
+    for index, name in enumerate(job.phases):
+        stage(f"phase {name}")
+        with state.watch.stage("phases"):
+            record = load.run(_phase_order(job, name, index, server.url, ready.pid, facts))
+        state.phases.append(record)
+        emit(Event(kind="phase", launch=job.order.launch, phase=record))
+        if not server.alive():
+            raise LaunchFailed(_death(server, job, f"phase {name}"), state.watch.seconds)
+    with state.watch.stage("evidence"):
+        metrics = server.metrics()
+        if metrics:
+            write_text(paths.metrics, metrics)
+        state.evidence = gather_evidence(job, server.log, state.info, metrics, facts)
+
+
+def _phase_order(job: LaunchJob, name: str, index: int, url: str, pid: int | None, facts: NodeFacts) -> PhaseOrder:
+    """Prompts depend on (workload seed, block, phase) alone: the same for every arm of a block, new in the next block."""
+    return PhaseOrder(
+        name=name, phase=job.workload.phases[name], url=url, model=job.order.model, seed=job.workload.seed, block=job.order.block,
+        stream=index, limits=job.protocol.limits, scale=job.protocol.phase_scale, folder=job.order.folder,
+        study_folder=job.study_folder, server_pid=pid, gpu_uuids=facts.gpus,
+    )  # fmt: skip
+
+
+def gather_evidence(job: LaunchJob, log: Path, info: dict[str, Any], metrics: str, facts: NodeFacts) -> tuple[Evidence, ...]:
+    """A grade for every factor whose level differs from the baseline's; the baseline's own levels are graded too."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    sources = Sources(
+        log=text, debug="debug" in str(job.order.options.get("log-level", "")), server_info=info, metrics=metrics or None,
+        probe=facts.probe or None,
+    )  # fmt: skip
+    version = str(info.get("version") or facts.engine.version)
+    return tuple(
+        judge_evidence(job.factors[factor], level, sources, version) for factor, level in job.order.levels.items() if factor in job.factors
+    )
+
+
+def _death(server: Server, job: LaunchJob, stage: str) -> Failure:
+    from runner.engines.diagnose import diagnose
+
+    text = server.log.read_text(encoding="utf-8", errors="replace") if server.log.exists() else ""
+    code = server.exit_code()
+    return diagnose(text, {"exit_code": code, "process_alive": code is None, "stage": stage}).failure(stage=stage, exit_code=code)
+
+
+def _fail(state: _State, failed: LaunchFailed) -> None:
+    state.failure = failed.failure
+    state.outcome = "rejected" if failed.failure.refused_at is not None else "failed"
+    state.watch.seconds.update({f"start_{name}": seconds for name, seconds in failed.stages.items() if name not in state.watch.seconds})
+
+
+def _record(job: LaunchJob, facts: NodeFacts, paths: LaunchPaths, state: _State, started: float) -> LaunchRecord:
+    ended = time.time()
+    order = job.order
+    resolved = resolved_view(state.info) if state.info else {}
+    if state.server is not None and state.server.log.exists():
+        state.artifacts["server_log"] = _relative(state.server.log, job)
+    command = state.server.command if state.server is not None else Command(argv=())
+    measured = [phase for phase in state.phases if phase.valid]
+    outcome: Outcome = "invalid" if state.outcome == "ok" and job.phases and not measured else state.outcome
+    record = LaunchRecord(
+        study=order.study, launch=order.launch, arm=order.arm, levels=order.levels, block=order.block, position=order.position,
+        attempt=job.attempt, purpose=job.purpose, node=order.node.name, host=facts.host, boot_id=facts.boot_id, engine=facts.engine,
+        command=command, started_at=started, ended_at=ended, previous_arm=job.previous_arm,
+        idle_gap_s=None if job.previous_end is None else max(0.0, started - job.previous_end),
+        stages={name: round(seconds, 4) for name, seconds in state.watch.seconds.items()},
+        gpu_seconds=(ended - started) * max(1, order.node.gpus), outcome=outcome, failure=state.failure, resolved=resolved,
+        unfair=unfair(resolved, job.baseline_resolved) if resolved and job.baseline_resolved else (),
+        evidence=state.evidence, fingerprint=state.fingerprint, phases=tuple(state.phases), artifacts=state.artifacts,
+        notes=tuple(state.notes),
+    )  # fmt: skip
+    write_json(paths.record, record.model_dump(mode="json", by_alias=True))
+    return record
+
+
+def _relative(path: Path, job: LaunchJob) -> str:
+    return str(path.relative_to(job.study_folder)) if path.is_relative_to(job.study_folder) else path.name
+
+
+def _jsonable(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str).replace("NaN", "null").replace("-Infinity", "null").replace("Infinity", "null"))
+
+
+__all__ = ["ClientBroken", "Emit", "Stopwatch", "gather_evidence", "run_launch"]

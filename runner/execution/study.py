@@ -1,0 +1,146 @@
+"""One study on disk: made, found again, refused. What must not change between two drivers is Plan.identity."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from runner.errors import NodeBusy, UserError, choices
+from runner.records.files import read_json, write_json
+from runner.records.journal import Journal, launches, read_journal
+from runner.records.paths import RootPaths, StudyPaths, safe_name
+from runner.records.plan import Plan
+from runner.records.schema import LaunchRecord
+
+
+@dataclass(frozen=True)
+class OpenStudy:
+    """A study with its driver lock held. `records`: finished launches of earlier drivers; `torn`: text cut from the journal."""
+
+    paths: StudyPaths
+    plan: Plan
+    journal: Journal
+    lock: FileLock
+    records: tuple[LaunchRecord, ...]
+    entries: tuple[dict[str, Any], ...]
+    resumed: bool
+    torn: str | None = None
+    replaced: str = ""
+
+    def close(self) -> None:
+        self.journal.close()
+        self.lock.release()
+
+
+def open_study(root: RootPaths, plan: Plan, *, name: str | None, new: bool, config: Mapping[str, Any]) -> OpenStudy:
+    """Continues the newest unfinished study of the same experiment whose plan is the same, or begins one.
+
+    Raises UserError when `name` is a study with another plan (the message names what changed), NodeBusy when another driver
+    has it."""
+    if name == "latest":
+        name = latest_study(root, plan.experiment).name
+    if name is not None:
+        paths = root.study(name)
+        if paths.plan.exists() and not new:
+            old = Plan.model_validate(read_json(paths.plan))
+            changed = differences(old.identity, plan.identity)
+            if changed:
+                raise UserError(f"study {name} was begun with another plan: {changed}; give another study.name or study.new=true")
+            return _continue(paths, old)
+        if paths.plan.exists():
+            raise UserError(f"study {name} exists already; study.new=true needs a new study.name")
+        return _begin(paths, plan, config, "")
+    replaced = ""
+    if not new:
+        for paths in unfinished(root, plan.experiment):
+            old = Plan.model_validate(read_json(paths.plan))
+            changed = differences(old.identity, plan.identity)
+            if not changed:
+                return _continue(paths, old)
+            replaced = replaced or f"{paths.name} is not continued: {changed}"
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    base = safe_name(f"{plan.experiment or 'study'}-{stamp}")
+    paths, number = root.study(base), 2
+    while paths.folder.exists():
+        paths, number = root.study(f"{base}-{number}"), number + 1
+    return _begin(paths, plan, config, replaced)
+
+
+def _lock(paths: StudyPaths) -> FileLock:
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(paths.lock)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise NodeBusy(f"another driver works on study {paths.name}; wait for it or give another study.name") from None
+    return lock
+
+
+def _begin(paths: StudyPaths, plan: Plan, config: Mapping[str, Any], replaced: str) -> OpenStudy:
+    lock = _lock(paths)
+    plan = plan.model_copy(update={"study": paths.name})
+    write_json(paths.plan, plan.model_dump(mode="json", by_alias=True))
+    write_json(paths.config, dict(config))
+    journal = Journal(paths.journal)
+    journal.append("study_started", study=paths.name, experiment=plan.experiment, identity=plan.identity)
+    return OpenStudy(paths, plan, journal, lock, (), (), resumed=False, replaced=replaced)
+
+
+def _continue(paths: StudyPaths, plan: Plan) -> OpenStudy:
+    lock = _lock(paths)
+    journal = Journal(paths.journal)
+    entries = read_journal(paths.journal)
+    records = launches(entries)
+    journal.append("study_resumed", study=paths.name, launches=len(records), torn=journal.torn)
+    return OpenStudy(paths, plan, journal, lock, tuple(records), tuple(entries), resumed=True, torn=journal.torn)
+
+
+def differences(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """What changed between two plan identities, for a message; '' when nothing did."""
+    names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    return "; ".join(f"{name} changed ({_short(old.get(name))} -> {_short(new.get(name))})" for name in names)
+
+
+def _short(value: str | None) -> str:
+    return "nothing" if value is None else value if len(value) <= 24 else value[:12]
+
+
+def studies(root: RootPaths, experiment: str = "") -> list[StudyPaths]:
+    """All studies (of an experiment), newest first."""
+    found = [StudyPaths(folder) for folder in root.studies.glob("*") if (folder / "plan.json").is_file()]
+    if experiment:
+        found = [paths for paths in found if read_json(paths.plan).get("experiment") == experiment]
+    return sorted(found, key=lambda paths: paths.plan.stat().st_mtime, reverse=True)
+
+
+def unfinished(root: RootPaths, experiment: str) -> list[StudyPaths]:
+    """Studies of the experiment whose journal has no study_finished, newest first."""
+    return [paths for paths in studies(root, experiment) if not is_finished(paths)]
+
+
+def is_finished(paths: StudyPaths) -> bool:
+    if not paths.journal.exists():
+        return False
+    with open(paths.journal, "rb") as file:
+        return any(b'"kind":"study_finished"' in line for line in file)
+
+
+def latest_study(root: RootPaths, experiment: str = "") -> StudyPaths:
+    """Raises UserError when there is none."""
+    found = studies(root, experiment)
+    if not found:
+        what = f"of {experiment}" if experiment else ""
+        raise UserError(f"there is no study {what} under {root.studies}; run one first: python -m runner +experiment=smoke")
+    return found[0]
+
+
+def named_study(root: RootPaths, name: str | None, experiment: str = "") -> StudyPaths:
+    """The study NAME, or the newest one for `latest` or null. Raises UserError with the choices."""
+    if name in (None, "latest"):
+        return latest_study(root, experiment)
+    paths = root.study(str(name))
+    if not paths.plan.exists():
+        raise UserError(f"there is no study {name!r}; choices: {choices(study.name for study in studies(root))}")
+    return paths

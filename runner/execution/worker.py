@@ -1,0 +1,112 @@
+"""The node worker: holds one node (lock, guard, load driver) and makes launches on it one after another.
+
+The same class runs in this process (inline) or as a Ray actor; it knows of neither."""
+
+import os
+import queue
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from runner.engines.base import Engine
+from runner.engines.gpus import gpu_driver, gpu_uuids
+from runner.engines.guard import GuardedOwner
+from runner.engines.ledger import Ledger
+from runner.engines.locks import NodeLock, default_lock_folder
+from runner.engines.registry import choose_engine
+from runner.execution.job import Event, LaunchJob, NodeFacts, NodeOrder
+from runner.execution.launch import run_launch
+from runner.loadgen.driver import ProcessDriver
+
+
+def boot_id() -> str:
+    """Changes at every boot of the machine; '' where /proc does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class NodeWorker:
+    """Owns everything that runs on one node for one study. `close` ends all of it; the guard does so when we die."""
+
+    def __init__(self, order: NodeOrder) -> None:
+        """Raises NodeBusy when another study holds the node, UserError when there is no engine."""
+        self._order = order
+        folder = Path(order.lock_dir) if order.lock_dir else default_lock_folder()
+        self._lock = NodeLock(folder)
+        self._lock.acquire(order.busy_wait_s, study=order.study)
+        self._owner: GuardedOwner | None = None
+        self._load: ProcessDriver | None = None
+        try:
+            self._owner = GuardedOwner(Ledger(folder / "ledger.jsonl", study=order.study), lock_fd=self._lock.fd)
+            self._engine: Engine = choose_engine(order.engine, order.node)
+            self._load = ProcessDriver(self._owner)
+            self.facts = self._find_facts()
+        except BaseException:
+            self.close()
+            raise
+
+    def _find_facts(self) -> NodeFacts:
+        identity = self._engine.identify()
+        probe: dict[str, object] = {}
+        if identity.kind == "sglang" and identity.python:
+            from runner.engines.evidence.probe import run_probe
+
+            probe = run_probe(identity.python, dict(os.environ))
+        return NodeFacts(
+            host=socket.gethostname(), boot_id=boot_id(), engine=identity, gpus=tuple(gpu_uuids()), driver=gpu_driver(), probe=probe
+        )  # fmt: skip
+
+    def describe(self) -> NodeFacts:
+        return self.facts
+
+    def launch(self, job: LaunchJob) -> Iterator[Event]:
+        """Yields events while the launch runs; the last one carries the record. Raises ClientBroken."""
+        assert self._owner is not None and self._load is not None
+        events: queue.Queue[Event | BaseException] = queue.Queue()
+        owner, load = self._owner, self._load
+
+        def work() -> None:
+            try:
+                record = run_launch(job, self._engine, owner, load, self.facts, events.put)
+                events.put(Event(kind="launch", launch=job.order.launch, record=record))
+            except BaseException as error:  # noqa: BLE001  handed to the consumer, who raises it
+                events.put(error)
+
+        thread = threading.Thread(target=work, name=f"launch-{job.order.launch}", daemon=True)
+        thread.start()
+        while True:
+            event = events.get()
+            if isinstance(event, BaseException):
+                raise event
+            yield event
+            if event.kind == "launch":
+                thread.join(timeout=5)
+                return
+
+    def close(self) -> None:
+        """Ends servers, load driver and guard, then frees the node. Idempotent."""
+        if self._load is not None:
+            self._load.close()
+            self._load = None
+        if self._owner is not None:
+            self._owner.close()
+            self._owner = None
+        self._lock.release()
+
+
+def code_revision(folder: Path) -> str:
+    """The runner's git revision, with `+` when the tree is changed; '' outside a checkout."""
+    try:
+        head = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+        changed = subprocess.run(
+            ["git", "-C", str(folder), "status", "--porcelain", "-uno"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "") if head.returncode == 0 else ""
