@@ -1,0 +1,131 @@
+"""How a decision is put into words: one place for labels, numbers and order, shared by terminal, report and notes."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from runner.records.decision import ArmResult, Decision, HypothesisResult
+from runner.records.metrics import BY_NAME
+from runner.records.plan import Cell, Plan
+
+_ORDER = ("BASELINE", "BETTER", "MIXED", "UNRESOLVED", "SAME", "WORSE", "INERT", "BROKEN", "INVALID", "FAILED", "REJECTED")
+
+
+def outcome(arm: ArmResult) -> str:
+    """The one word that stands for an arm: its verdict where it was measured, else its status."""
+    return arm.verdict or ("not judged" if arm.status == "MEASURED" else arm.status)
+
+
+def ordered(decision: Decision) -> list[ArmResult]:
+    """Baseline first, then by outcome from better to worse, larger mean effect first."""
+
+    def key(arm: ArmResult) -> tuple[int, float, str]:
+        word = outcome(arm)
+        return (_ORDER.index(word) if word in _ORDER else len(_ORDER), -(mean_effect(arm) or 0.0), arm.name)
+
+    return sorted(decision.arms, key=key)
+
+
+def mean_effect(arm: ArmResult) -> float | None:
+    """Mean of the effects of the primary hypotheses, percent; None where there is none. A sort key, not an inference."""
+    effects = [item.effect_pct for item in arm.hypotheses if item.effect_pct is not None and math.isfinite(item.effect_pct)]
+    return sum(effects) / len(effects) if effects else None
+
+
+def signed(value: float | None, digits: int = 1) -> str:
+    """`+6.2`, `-0.4`, `0.0`, or `-` for a missing value."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    text = f"{value:+.{digits}f}"
+    return text[1:] if float(text) == 0 else text
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Significant digits without an exponent where one reads better without: 0.3132, 13.61, 1,234."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(places, 6)}f}"
+
+
+def interval(item: HypothesisResult) -> str:
+    """`+6.2 [5.4, 7.0]`; an unresolved one says what the study could have seen."""
+    if item.effect_pct is None:
+        return "-"
+    if item.low_pct is None or item.high_pct is None:
+        return signed(item.effect_pct)
+    return f"{signed(item.effect_pct)} [{signed(item.low_pct)}, {signed(item.high_pct)}]"
+
+
+def evidence_word(arm: ArmResult) -> str:
+    """The weakest grade over the arm's factors, or `-`."""
+    grades = {item.grade for item in arm.evidence}
+    return next((grade for grade in ("contradicted", "resolved", "observed") if grade in grades), "-")
+
+
+def phase_word(phase: str) -> str:
+    """`decode_c16` -> `c16`; other names stay. Short names fit in MLflow's columns."""
+    return phase.removeprefix("decode_") if phase.startswith("decode_c") else phase
+
+
+def metric_word(metric: str) -> str:
+    """`tpot_p50_ms` -> `TPOT p50`."""
+    words = metric.split("_")
+    if words[-1] == "ms":
+        words = words[:-1]
+    if metric in ("output_tok_s", "input_tok_s", "request_s"):
+        return {"output_tok_s": "output tok/s", "input_tok_s": "input tok/s", "request_s": "requests/s"}[metric]
+    return " ".join(word.upper() if word in ("tpot", "ttft", "e2e") else word for word in words)
+
+
+def metric_unit(metric: str) -> str:
+    found = BY_NAME.get(metric)
+    return found.unit if found else ""
+
+
+def hypothesis_keys(decision: Decision) -> list[tuple[str, str]]:
+    """(phase, metric) of the primary hypotheses, in the order in which they first occur."""
+    return list(dict.fromkeys((item.phase, item.metric) for arm in decision.arms for item in arm.hypotheses))
+
+
+def find(arm: ArmResult, phase: str, metric: str) -> HypothesisResult | None:
+    return next((item for item in arm.hypotheses if (item.phase, item.metric) == (phase, metric)), None)
+
+
+def exclusions(cells: Sequence[Cell]) -> list[tuple[str, str, str, list[Mapping[str, str]]]]:
+    """(status, refused at, reason, levels of each cell) of the cells that are no arm of their own, most frequent first."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
+    for cell in cells:
+        if cell.status != "ARM":
+            reason = cell.sentence or cell.reason or (f"same as {cell.arm}" if cell.arm else "")
+            groups.setdefault((cell.status, cell.refused_at or "", reason), []).append(cell.levels)
+    return [(*key, levels) for key, levels in sorted(groups.items(), key=lambda item: (item[0][0] != "REJECTED", -len(item[1])))]
+
+
+def counts(decision: Decision, plan: Plan) -> str:
+    """One line: cells, rejected, duplicates, arms by outcome."""
+    cells = Counter(cell.status for cell in plan.cells)
+    outcomes = Counter(outcome(arm) for arm in decision.arms if arm.status != "BASELINE")
+    parts = [f"{plan.raw_cells} cells", f"{cells['REJECTED']} rejected", f"{cells['DUPLICATE']} duplicate", f"{len(decision.arms)} arms"]
+    parts += [
+        f"{count} {word}" for word, count in sorted(outcomes.items(), key=lambda item: _ORDER.index(item[0]) if item[0] in _ORDER else 99)
+    ]
+    return ", ".join(parts)
+
+
+def levels_text(levels: Mapping[str, str]) -> str:
+    return " ".join(f"{factor}={level}" for factor, level in levels.items())
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `7 min`, `3 h 05 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def is_simulated(decision: Decision) -> bool:
+    return bool(decision.engine.get("simulated"))
