@@ -81,9 +81,16 @@ def run_launch(job: LaunchJob, engine: Engine, owner: Owner, load: LoadDriver, f
 
 
 def _serve(
-    job: LaunchJob, engine: Engine, owner: Owner, load: LoadDriver, facts: NodeFacts, paths: LaunchPaths, state: _State,
-    stage: Callable[[str], None], emit: Emit,
-) -> None:  # fmt: skip
+    job: LaunchJob,
+    engine: Engine,
+    owner: Owner,
+    load: LoadDriver,
+    facts: NodeFacts,
+    paths: LaunchPaths,
+    state: _State,
+    stage: Callable[[str], None],
+    emit: Emit,
+) -> None:
     stage("start")
     with state.watch.stage("start"):
         state.server = server = engine.start(job.order, owner)
@@ -124,19 +131,32 @@ def _serve(
 def _phase_order(job: LaunchJob, name: str, index: int, url: str, pid: int | None, facts: NodeFacts) -> PhaseOrder:
     """Prompts depend on (workload seed, block, phase) alone: the same for every arm of a block, new in the next block."""
     return PhaseOrder(
-        name=name, phase=job.workload.phases[name], url=url, model=job.order.model, seed=job.workload.seed, block=job.order.block,
-        stream=index, limits=job.protocol.limits, scale=job.protocol.phase_scale, folder=job.order.folder,
-        study_folder=job.study_folder, server_pid=pid, gpu_uuids=facts.gpus,
-    )  # fmt: skip
+        name=name,
+        phase=job.workload.phases[name],
+        url=url,
+        model=job.order.model,
+        seed=job.workload.seed,
+        block=job.order.block,
+        stream=index,
+        limits=job.protocol.limits,
+        scale=job.protocol.phase_scale,
+        folder=job.order.folder,
+        study_folder=job.study_folder,
+        server_pid=pid,
+        gpu_uuids=facts.gpus,
+    )
 
 
 def gather_evidence(job: LaunchJob, log: Path, info: dict[str, Any], metrics: str, facts: NodeFacts) -> tuple[Evidence, ...]:
     """A grade for every factor whose level differs from the baseline's; the baseline's own levels are graded too."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     sources = Sources(
-        log=text, debug="debug" in str(job.order.options.get("log-level", "")), server_info=info, metrics=metrics or None,
+        log=text,
+        debug="debug" in str(job.order.options.get("log-level", "")),
+        server_info=info,
+        metrics=metrics or None,
         probe=facts.probe or None,
-    )  # fmt: skip
+    )
     version = str(info.get("version") or facts.engine.version)
     return tuple(
         judge_evidence(job.factors[factor], level, sources, version) for factor, level in job.order.levels.items() if factor in job.factors
@@ -167,16 +187,35 @@ def _record(job: LaunchJob, facts: NodeFacts, paths: LaunchPaths, state: _State,
     measured = [phase for phase in state.phases if phase.valid]
     outcome: Outcome = "invalid" if state.outcome == "ok" and job.phases and not measured else state.outcome
     record = LaunchRecord(
-        study=order.study, launch=order.launch, arm=order.arm, levels=order.levels, block=order.block, position=order.position,
-        attempt=job.attempt, purpose=job.purpose, node=order.node.name, host=facts.host, boot_id=facts.boot_id, engine=facts.engine,
-        command=command, started_at=started, ended_at=ended, previous_arm=job.previous_arm,
+        study=order.study,
+        launch=order.launch,
+        arm=order.arm,
+        levels=order.levels,
+        block=order.block,
+        position=order.position,
+        attempt=job.attempt,
+        purpose=job.purpose,
+        node=order.node.name,
+        host=facts.host,
+        boot_id=facts.boot_id,
+        engine=facts.engine,
+        command=command,
+        started_at=started,
+        ended_at=ended,
+        previous_arm=job.previous_arm,
         idle_gap_s=None if job.previous_end is None else max(0.0, started - job.previous_end),
         stages={name: round(seconds, 4) for name, seconds in state.watch.seconds.items()},
-        gpu_seconds=(ended - started) * max(1, order.node.gpus), outcome=outcome, failure=state.failure, resolved=resolved,
+        gpu_seconds=(ended - started) * max(1, order.node.gpus),
+        outcome=outcome,
+        failure=state.failure,
+        resolved=resolved,
         unfair=unfair(resolved, job.baseline_resolved) if resolved and job.baseline_resolved else (),
-        evidence=state.evidence, fingerprint=state.fingerprint, phases=tuple(state.phases), artifacts=state.artifacts,
+        evidence=state.evidence,
+        fingerprint=state.fingerprint,
+        phases=tuple(state.phases),
+        artifacts=state.artifacts,
         notes=tuple(state.notes),
-    )  # fmt: skip
+    )
     write_json(paths.record, record.model_dump(mode="json", by_alias=True))
     return record
 

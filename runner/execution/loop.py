@@ -223,17 +223,37 @@ class StudyLoop:
         if slot.purpose in ("prime", "screen") and slot.arm in recipe.debug_arms:
             options["log-level"] = "debug"
         order = LaunchOrder(
-            study=self.study.paths.name, launch=slot.launch, arm=slot.arm, levels=arm.levels, options=options, env=arm.env,
-            patches=arm.patches, block=slot.block, position=slot.position, launch_index=len(self.scheduler.launches),
-            folder=str(self.study.paths.launch(slot.launch).folder.resolve()), engine=recipe.engine, model=recipe.model, node=recipe.node,
+            study=self.study.paths.name,
+            launch=slot.launch,
+            arm=slot.arm,
+            levels=arm.levels,
+            options=options,
+            env=arm.env,
+            patches=arm.patches,
+            block=slot.block,
+            position=slot.position,
+            launch_index=len(self.scheduler.launches),
+            folder=str(self.study.paths.launch(slot.launch).folder.resolve()),
+            engine=recipe.engine,
+            model=recipe.model,
+            node=recipe.node,
             seed=plan.seed,
-        )  # fmt: skip
+        )
         return LaunchJob(
-            order=order, purpose=slot.purpose, attempt=slot.attempt, phases=() if unmeasured else plan.phases, workload=recipe.workload,
-            protocol=recipe.protocol, factors=dict(recipe.factors), baseline_levels=plan.baseline_levels,
-            baseline_resolved=None if slot.arm == plan.baseline else self._baseline_resolved, previous_arm=node.previous_arm,
-            previous_end=node.previous_end, study_folder=str(self.study.paths.folder.resolve()), profile=recipe.profile,
-        )  # fmt: skip
+            order=order,
+            purpose=slot.purpose,
+            attempt=slot.attempt,
+            phases=() if slot.purpose in ("smoke", "screen") else plan.phases,
+            workload=recipe.workload,
+            protocol=recipe.protocol if slot.purpose != "prime" else _short(recipe.protocol),
+            factors=dict(recipe.factors),
+            baseline_levels=plan.baseline_levels,
+            baseline_resolved=None if slot.arm == plan.baseline else self._baseline_resolved,
+            previous_arm=node.previous_arm,
+            previous_end=node.previous_end,
+            study_folder=str(self.study.paths.folder.resolve()),
+            profile=recipe.profile,
+        )
 
 
 def _short(protocol: MeasuringProtocol) -> MeasuringProtocol:

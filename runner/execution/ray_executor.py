@@ -130,9 +130,12 @@ class RayExecutor:
             if self._pretend:
                 options["num_gpus"] = self._gpus
             ray.init(
-                address="local", include_dashboard=False, num_cpus=max(2, os.cpu_count() or 2), object_store_memory=OBJECT_STORE_BYTES,
+                address="local",
+                include_dashboard=False,
+                num_cpus=max(2, os.cpu_count() or 2),
+                object_store_memory=OBJECT_STORE_BYTES,
                 **options,
-            )  # fmt: skip
+            )
         except BaseException as error:  # noqa: BLE001  handed to the thread that waits for the cluster
             self._error = error
 
@@ -155,8 +158,8 @@ class RayExecutor:
         for _ in range(wanted):
             try:
                 self._nodes.append(self._open_one(order, shared_host=len({node["NodeManagerAddress"] for node in able}) < len(able)))
-            except RunnerError as error:
-                errors.append(error)
+            except RunnerError as refused:
+                errors.append(refused)
         if not self._nodes:
             raise errors[0]
         for error in errors:

@@ -58,7 +58,7 @@ class NodeWorker:
             probe = run_probe(identity.python, dict(os.environ))
         return NodeFacts(
             host=socket.gethostname(), boot_id=boot_id(), engine=identity, gpus=tuple(gpu_uuids()), driver=gpu_driver(), probe=probe
-        )  # fmt: skip
+        )
 
     def describe(self) -> NodeFacts:
         return self.facts

@@ -1,0 +1,21 @@
+"""`action=analyze records=PATH`: judges launch records in the documented schema, other people's too. One look. JSON."""
+
+import json
+from pathlib import Path
+
+from runner.config import Settings
+from runner.errors import UserError
+
+
+def perform(settings: Settings, overrides: list[str]) -> int:
+    from runner.analysis.elsewhere import analyze_records
+
+    if settings.records is None:
+        raise UserError("action=analyze needs records=PATH: a JSON-lines file of launch records, a journal, or a study's folder")
+    path = Path(settings.records)
+    path = path / "journal.jsonl" if path.is_dir() else path
+    if not path.is_file():
+        raise UserError(f"records={settings.records}: there is no such file")
+    decision = analyze_records(path.read_text(encoding="utf-8"), settings.protocol)
+    print(json.dumps(decision.model_dump(mode="json", by_alias=True)))
+    return 0

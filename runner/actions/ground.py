@@ -1,0 +1,117 @@
+"""What every action that plans stands on: which engine, which version, what it says of its own options."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.config import Settings
+from runner.engines.base import Engine
+from runner.engines.registry import choose_engine
+from runner.engines.resolve import Resolution, ResolveRequest
+from runner.errors import UserError, choices
+from runner.records.files import read_json
+from runner.records.paths import RootPaths, safe_name
+from runner.records.plan import Plan
+from runner.records.schema import EngineIdentity
+
+
+@dataclass(frozen=True)
+class Ground:
+    """`engine` and `identity` are null when only the rules speak (plan without an installed engine)."""
+
+    settings: Settings
+    root: RootPaths
+    kind: str
+    version: str
+    engine: Engine | None
+    identity: EngineIdentity | None
+
+    @property
+    def simulated(self) -> bool:
+        return self.kind == "simulated"
+
+
+def root_of(settings: Settings) -> RootPaths:
+    return RootPaths(Path(settings.tracking.root).resolve())
+
+
+def check_experiment(settings: Settings) -> None:
+    """Rules on which engine an experiment accepts, and names that must exist. Raises UserError."""
+    if settings.real_engine_only:
+        name = settings.study.experiment or "this experiment"
+        if settings.engine.kind == "auto":
+            raise UserError(f"{name} is made for a real engine and refuses engine=auto; give engine=sglang engine.python=/path/to/bin/python")
+        if settings.engine.kind == "simulated" and not settings.dry_run:
+            raise UserError(f"{name} is made for a real engine; engine=simulated is accepted there only with dry_run=true (marked SIMULATED)")
+    unknown = [name for name in settings.phases if name not in settings.workload.phases]
+    if unknown:
+        raise UserError(
+            f"workload {settings.workload.name} has no phase {', '.join(map(repr, unknown))}; choices: {choices(settings.workload.phases)}"
+        )
+
+
+def find_ground(settings: Settings, need_engine: bool) -> Ground:
+    """Chooses the engine. With `need_engine` false a missing engine is no error as long as a version is given."""
+    check_experiment(settings)
+    root = root_of(settings)
+    try:
+        engine = choose_engine(settings.engine, settings.node)
+        identity = engine.identify()
+    except UserError:
+        if need_engine or settings.engine.version is None:
+            raise
+        kind = settings.engine.kind if settings.engine.kind != "auto" else "sglang"
+        return Ground(settings, root, kind, settings.engine.version, None, None)
+    return Ground(settings, root, engine.kind, identity.version, engine, identity)
+
+
+def resolver(ground: Ground) -> Callable[[list[ResolveRequest]], list[Resolution]] | None:
+    """What asks the engine for its last word, or None when there is no engine to ask."""
+    settings = ground.settings
+    if ground.kind == "simulated":
+        from runner.engines.simulated.resolve import resolve_simulated
+
+        return lambda requests: resolve_simulated(settings.engine, settings.node, requests)
+    if ground.identity is None or ground.identity.python is None:
+        return None
+    from runner.engines.resolve import resolve_all
+
+    python = ground.identity.python
+    return lambda requests: resolve_all(
+        python, requests, python_path=settings.engine.extra_python_path, capability=settings.node.capability or None
+    )
+
+
+def reader(ground: Ground) -> Callable[[list[str]], dict[str, bool | None]] | None:
+    """What tells whether this version's source reads an environment variable."""
+    if ground.identity is None or ground.identity.python is None or ground.simulated:
+        return None
+    from runner.engines.resolve import env_reads
+
+    python = ground.identity.python
+    return lambda names: env_reads(python, names)
+
+
+def node_file(ground: Ground, name: str) -> Any | None:
+    """A JSON file of what was learned about the node, or None. Simulated and real histories never mix."""
+    prefix = "SIMULATED-" if ground.simulated else ""
+    path = ground.root.nodes / safe_name(prefix + ground.settings.node.name) / name
+    return read_json(path) if path.is_file() else None
+
+
+def make_plan(ground: Ground, study: str = "", with_engine: bool = True) -> Plan:
+    """The plan of these settings on this ground."""
+    from runner.planning.build import build_plan
+
+    return build_plan(
+        ground.settings,
+        engine_kind=ground.kind,
+        engine_version=ground.version,
+        identity=ground.identity,
+        resolve=resolver(ground) if with_engine else None,
+        reads=reader(ground) if with_engine else None,
+        learned=node_file(ground, "launch_costs.json"),
+        noise=node_file(ground, "noise_floor.json"),
+        study=study,
+    )
