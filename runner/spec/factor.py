@@ -38,7 +38,8 @@ class Condition(Strict):
     arm: str | None = None
     why: str = ""
     when: str | None = Field(default=None, description="only for these engine versions")
-    confirmed: bool = True
+    sentence: str = Field(default="", description="the engine's own words when it refuses for this reason")
+    confirmed: bool = Field(default=True, description="false: never refuses, shown among the plan's unconfirmed rules instead")
 
     @model_validator(mode="after")
     def _one_subject(self) -> "Condition":
@@ -94,6 +95,12 @@ class FactorSpec(Strict):
     conflicts: tuple[Condition, ...] = ()
     equivalent: tuple["Equivalence", ...] = ()
     evidence: tuple[EvidenceRule, ...] = ()
+    reads: dict[str, str] = Field(
+        default_factory=dict, description="variable -> engine versions that read it; asked of the installed source where there is one"
+    )
+    known: str = Field(
+        default="", description="engine versions these rules were read from; for others they are shown as unconfirmed, '' makes no claim"
+    )
     value_rule: str | None = Field(
         default=None, description="a named rule for level texts that the file does not list, e.g. power_of_two_bytes"
     )

@@ -48,6 +48,12 @@ class Protocol(Strict):
     gpu_minutes: float | None = Field(default=None, gt=0, description="budget of the study")
     prime: bool = Field(default=True, description="one unmeasured launch an arm first, to fill compile caches (never simulated)")
     screen: bool = Field(default=False, description="start each arm once with few layers and random weights first")
+    trust_rules: bool = Field(
+        default=True, description="false: what only a rule refuses is launched all the same, so that the engine itself says it"
+    )
+    aa_arm: Literal["never", "without_noise_floor"] = Field(
+        default="never", description="real engines: the first min_blocks blocks carry the baseline twice while the node has no noise floor"
+    )
     confirm: bool = Field(default=True, description="confirm the recommended arm in fresh blocks")
     confirm_blocks: int = Field(default=2, ge=1)
     phase_scale: float = Field(default=1.0, gt=0, description="multiplies seconds and warm-up budgets of phases")
