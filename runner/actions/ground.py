@@ -41,9 +41,13 @@ def check_experiment(settings: Settings) -> None:
     if settings.real_engine_only:
         name = settings.study.experiment or "this experiment"
         if settings.engine.kind == "auto":
-            raise UserError(f"{name} is made for a real engine and refuses engine=auto; give engine=sglang engine.python=/path/to/bin/python")
+            raise UserError(
+                f"{name} is made for a real engine and refuses engine=auto; give engine=sglang engine.python=/path/to/bin/python"
+            )
         if settings.engine.kind == "simulated" and not settings.dry_run:
-            raise UserError(f"{name} is made for a real engine; engine=simulated is accepted there only with dry_run=true (marked SIMULATED)")
+            raise UserError(
+                f"{name} is made for a real engine; engine=simulated is accepted there only with dry_run=true (marked SIMULATED)"
+            )
     unknown = [name for name in settings.phases if name not in settings.workload.phases]
     if unknown:
         raise UserError(

@@ -1,0 +1,229 @@
+"""`action=run`: plan, launch, measure, decide, show. What a study does from the first line to the exit code."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from runner.actions.ground import Ground, find_ground, make_plan, node_file
+from runner.actions.settle import settle
+from runner.actions.signals import StopRequest
+from runner.config import Settings
+from runner.errors import NotFinished, UserError
+from runner.execution.executor import Executor
+from runner.execution.job import NodeOrder
+from runner.execution.loop import Recipe, StudyLoop
+from runner.execution.scheduler import Scheduler, Slot
+from runner.execution.study import OpenStudy, open_study
+from runner.records.files import write_json
+from runner.records.plan import Plan
+from runner.records.schema import LaunchRecord, PhaseRecord, Purpose
+from runner.records.secrets import scrub_mapping
+from runner.reporting.progress import Progress
+from runner.spec.engine import EngineSpec
+
+
+def perform(settings: Settings, overrides: list[str]) -> int:
+    if not settings.grid and not settings.aa:
+        raise UserError("there is no grid; choose an experiment, for example: python -m runner +experiment=smoke")
+    ground = find_ground(settings, need_engine=True)
+    stop = StopRequest()
+    stop.install()
+    executor = make_executor(ground)  # Ray needs seconds to start: begin before the plan
+    try:
+        plan = make_plan(ground)
+        agree(settings, plan)
+        return run_study(ground, plan, executor, stop, overrides)
+    finally:
+        executor.close()
+        stop.install()
+
+
+def make_executor(ground: Ground) -> Executor:
+    execution = ground.settings.execution
+    if execution.executor == "inline":
+        from runner.execution.inline import InlineExecutor
+
+        return InlineExecutor()
+    from runner.execution.ray_executor import RayExecutor
+
+    return RayExecutor(execution.ray, gpus=ground.settings.node.gpus, pretend_gpus=ground.simulated)
+
+
+def agree(settings: Settings, plan: Plan) -> None:
+    """Asks above the limit of GPU hours. Raises UserError when the answer is no or nobody can be asked."""
+    hours = plan.estimate.estimate / 60
+    if plan.simulated or settings.yes or hours <= settings.protocol.ask_above_gpu_hours:
+        return
+    what = f"this study takes about {hours:.1f} GPU hours ({plan.estimate.low / 60:.1f} to {plan.estimate.high / 60:.1f})"
+    if not sys.stdin.isatty():
+        raise UserError(f"{what}, above protocol.ask_above_gpu_hours={settings.protocol.ask_above_gpu_hours}; agree with yes=true")
+    if input(f"{what}. Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UserError("not started")
+
+
+def run_study(ground: Ground, plan: Plan, executor: Executor, stop: StopRequest, overrides: list[str]) -> int:
+    from runner.tracking.process import TrackingProcess
+
+    settings = ground.settings
+    config = scrub_mapping(settings.model_dump(mode="json", by_alias=True)) | {"overrides": overrides}
+    study = open_study(ground.root, plan, name=settings.study.name, new=settings.study.new, config=config)
+    tracking = TrackingProcess(ground.root, study.paths, settings.tracking)
+    try:
+        if settings.tracking.enabled:
+            tracking.start()
+        scheduler = measure(ground, study, executor, stop)
+        complete(ground, study, scheduler)
+    except BaseException:
+        tracking.abandon()
+        raise
+    finally:
+        study.close()
+    return settle(ground, study.paths, tracking)
+
+
+def measure(ground: Ground, study: OpenStudy, executor: Executor, stop: StopRequest) -> Scheduler:
+    """Launches until nothing is open. Raises KeyboardInterrupt, NotFinished, UserError."""
+    settings, plan = ground.settings, study.plan
+    noise = _noise(ground)
+    scheduler = Scheduler(plan, settings.protocol, noise, unmeasured(ground, plan))
+    scheduler.restore(study.records)
+    listener = Shown(settings.execution.quiet, scheduler, plan)
+    listener.begin(study, ground)
+    order = NodeOrder(study=study.paths.name, engine=engine_spec(ground), node=settings.node, lock_dir=settings.execution.lock_dir)
+    recipe = Recipe(
+        engine=order.engine,
+        model=settings.model,
+        node=settings.node,
+        workload=settings.workload,
+        protocol=settings.protocol,
+        factors=settings.factors,
+        debug_arms=frozenset(debug_arms(settings, plan, ground.version)),
+        profile=settings.protocol.profile,
+    )
+    with listener.progress:
+        handles = executor.open(order, settings.execution.ray.nodes)
+        stop.install()  # Ray puts its own handlers
+        study.journal.append("nodes", nodes=[handle.describe().model_dump(mode="json") for handle in handles])
+        loop = StudyLoop(study, recipe, scheduler, executor, order, listener, stop.asked)
+        try:
+            loop.run(handles)
+        except KeyboardInterrupt:
+            study.journal.append("event", text="interrupted; the same command goes on from here")
+            raise
+    return scheduler
+
+
+def complete(ground: Ground, study: OpenStudy, scheduler: Scheduler) -> None:
+    if not scheduler.launches:
+        raise NotFinished("no launch was made")
+    write_truth(ground, study)
+    study.journal.append("study_finished", reason=scheduler.reason, gpu_minutes=round(scheduler.spent_gpu_minutes, 3))
+
+
+def engine_spec(ground: Ground) -> EngineSpec:
+    """The engine as it will be launched: `auto` and a missing version are settled."""
+    kind: Any = ground.kind
+    return ground.settings.engine.model_copy(update={"kind": kind, "version": ground.version})
+
+
+def unmeasured(ground: Ground, plan: Plan) -> list[tuple[str, Purpose]]:
+    """Launches before the first block: the baseline's smoke run, then primes (compile caches; never simulated), or a screen of
+    the arms whose proof is printed at debug level only."""
+    arms = [arm.name for arm in plan.arms]
+    first: list[tuple[str, Purpose]] = [(plan.baseline, "smoke")]
+    if ground.settings.aa:
+        return first
+    if ground.settings.protocol.prime and not ground.simulated:
+        return first + [(arm, "prime") for arm in [plan.baseline, *[name for name in arms if name != plan.baseline]]]
+    return first + [(arm, "screen") for arm in debug_arms(ground.settings, plan, ground.version)]
+
+
+def debug_arms(settings: Settings, plan: Plan, version: str) -> list[str]:
+    """Arms with a factor whose effect this engine version proves in debug lines alone."""
+    from packaging.specifiers import SpecifierSet
+
+    def needs(factor: str, level: str) -> bool:
+        spec = settings.factors.get(factor)
+        if spec is None or level == spec.reference_level:
+            return False
+        for rule in spec.evidence:
+            markers = rule.observed if isinstance(rule.observed, tuple) else (rule.observed,)
+            named = rule.levels is None or level in rule.levels
+            if named and SpecifierSet(rule.engine).contains(version, prereleases=True) and any(marker.debug_log for marker in markers):
+                return True
+        return False
+
+    return [arm.name for arm in plan.arms if any(needs(factor, level) for factor, level in arm.levels.items())]
+
+
+def write_truth(ground: Ground, study: OpenStudy) -> None:
+    """Simulated engine: the true effects, beside the study, for whoever checks the verdicts. Nothing that judges reads them."""
+    if not ground.simulated:
+        return
+    from runner.engines.simulated.truth import true_effects
+
+    settings, plan = ground.settings, study.plan
+    phases = {name: settings.workload.phases[name] for name in plan.phases}
+    write_json(
+        study.paths.truth,
+        {"SIMULATED": True, "effects": true_effects(plan.arms, phases, settings.node, settings.model, engine_spec(ground))},
+    )
+
+
+def _noise(ground: Ground) -> Any:
+    from runner.analysis.noise import NoiseFloor
+
+    content = node_file(ground, "noise_floor.json")
+    return None if content is None else NoiseFloor.model_validate(content)
+
+
+class Shown:
+    """Tells the terminal what the loop reports."""
+
+    def __init__(self, quiet: bool, scheduler: Scheduler, plan: Plan) -> None:
+        estimate = plan.estimate
+        guess = 60 * estimate.wall_minutes / estimate.launches if estimate.launches else None
+        self.progress = Progress(quiet=quiet, seconds_per_launch=guess)
+        self._scheduler = scheduler
+
+    def begin(self, study: OpenStudy, ground: Ground) -> None:
+        plan, estimate = study.plan, study.plan.estimate
+        count = {status: sum(cell.status == status for cell in plan.cells) for status in ("ARM", "REJECTED", "DUPLICATE")}
+        cost = f"about {estimate.wall_minutes:.0f} min, {estimate.estimate:.0f} GPU minutes" if estimate.launches else ""
+        text = (
+            f"{len(plan.cells)} cells: {len(plan.arms)} arms, {count['REJECTED']} rejected, {count['DUPLICATE']} duplicate; "
+            f"engine {ground.kind} {ground.version}; {cost}"
+        )
+        self.progress.study(
+            study.paths.name, self._scheduler.expected_launches, simulated=plan.simulated, done=len(self._scheduler.launches), text=text
+        )
+        if study.replaced:
+            self.note(study.replaced)
+        if study.torn is not None:
+            self.note(f"the journal's last line was torn by a crash and is cut off ({len(study.torn)} characters)")
+        for text in plan.notes:
+            self.note(text)
+
+    def launch_started(self, slot: Slot, number: int, total: int, node: str) -> None:
+        self.progress.total(total)
+        self.progress.launch(slot.launch, slot.arm, slot.purpose, "" if node in ("local",) else node)
+
+    def stage(self, launch: str, stage: str) -> None:
+        self.progress.stage(launch, stage)
+
+    def phase_done(self, launch: str, record: PhaseRecord) -> None:
+        self.progress.phase(launch, record.phase, phase_text(record))
+
+    def launch_done(self, record: LaunchRecord) -> None:
+        text = "" if record.failure is None else f"{record.failure.kind}: {record.failure.line}"
+        self.progress.finished(record.launch, record.outcome, text)
+
+    def note(self, text: str) -> None:
+        self.progress.note(text)
+
+
+def phase_text(record: PhaseRecord) -> str:
+    if not record.valid:
+        return "INVALID: " + "; ".join(record.invalid_reasons)
+    shown: Mapping[str, tuple[str, str]] = {"tpot_p50_ms": ("TPOT", "ms"), "ttft_p50_ms": ("TTFT", "ms"), "output_tok_s": ("", "tok/s")}
+    return ", ".join(f"{word} {record.metrics[name]:.4g} {unit}".strip() for name, (word, unit) in shown.items() if name in record.metrics)

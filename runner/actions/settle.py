@@ -1,0 +1,88 @@
+"""After the last launch (or at any later time): decision, report, tracking, table, exit code. Records in, views out."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from runner.actions.ground import Ground
+from runner.records.decision import Decision
+from runner.records.files import read_json, write_json
+from runner.records.journal import launches, read_journal
+from runner.records.paths import StudyPaths
+from runner.records.plan import Plan
+from runner.records.schema import LaunchRecord
+from runner.spec.protocol import Protocol
+
+if TYPE_CHECKING:
+    from runner.tracking.process import TrackingProcess
+
+
+def decide(paths: StudyPaths, protocol: Protocol, noise: Any = None) -> tuple[Plan, list[LaunchRecord], Decision]:
+    """Judges the study's records and writes decision.json. Raises UserError when the records are damaged."""
+    from runner.analysis.judge import judge
+
+    plan = Plan.model_validate(read_json(paths.plan))
+    entries = read_journal(paths.journal)
+    records = launches(entries)
+    finished = any(entry["kind"] == "study_finished" for entry in entries)
+    decision = judge(plan, records, protocol, noise=noise, complete=finished)
+    write_json(paths.decision, decision.model_dump(mode="json", by_alias=True))
+    return plan, records, decision
+
+
+def settle(ground: Ground, paths: StudyPaths, tracking: "TrackingProcess | None") -> int:
+    """Returns the exit code: 3 when the baseline or a required arm failed, else 0."""
+    from runner.reporting.html import write_report
+    from runner.reporting.terminal import print_decision
+
+    noise = load_noise(ground)
+    plan, records, decision = decide(paths, ground.settings.protocol, noise)
+    learn(ground, records)
+    write_report(paths, decision, plan, records)
+    if tracking is not None and ground.settings.tracking.enabled:
+        tracking.finish()
+    print_decision(decision, plan, paths)
+    if tracking is not None and ground.settings.tracking.enabled:
+        for line in tracking.summary():
+            print(line)
+    return exit_code(decision, ground.settings.protocol)
+
+
+def exit_code(decision: Decision, protocol: Protocol) -> int:
+    required = {decision.baseline, *protocol.required}
+    failed = [arm for arm in decision.arms if arm.name in required and arm.status in ("FAILED", "REJECTED", "BROKEN")]
+    for arm in failed:
+        print(f"required arm {arm.name}: {arm.status} {arm.failure_class or ''} {arm.reason}".rstrip(), file=sys.stderr)
+    return 3 if failed else 0
+
+
+def load_noise(ground: Ground) -> Any:
+    from runner.actions.ground import node_file
+    from runner.analysis.noise import NoiseFloor
+
+    content = node_file(ground, "noise_floor.json")
+    return None if content is None else NoiseFloor.model_validate(content)
+
+
+def learn(ground: Ground, records: list[LaunchRecord]) -> None:
+    """What the node's next plan can use: launch costs, and the noise floor after A/A launches."""
+    from runner.analysis.noise import noise_floor
+    from runner.records.paths import safe_name
+
+    folder = ground.root.nodes / safe_name(("SIMULATED-" if ground.simulated else "") + ground.settings.node.name)
+    costs = [
+        {
+            "start_s": record.stages["start"],
+            "total_s": record.ended_at - record.started_at,
+            "phases_s": record.stages.get("phases", 0.0),
+            "stop_s": record.stages.get("stop", 0.0),
+            "cold": record.purpose in ("smoke", "prime"),
+            "engine_build": record.engine.build,
+            "phases": len(record.phases),
+        }
+        for record in records
+        if record.outcome in ("ok", "invalid") and "start" in record.stages
+    ]
+    if costs:
+        write_json(folder / "launch_costs.json", {"schema": 1, "launches": costs[-200:]})
+    if ground.settings.aa:
+        write_json(folder / "noise_floor.json", noise_floor(records).model_dump(mode="json", by_alias=True))
