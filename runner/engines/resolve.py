@@ -16,8 +16,11 @@ from typing import Any
 
 from pydantic import Field
 
+from runner.engines.audit.variables import env_reads, reads_of
 from runner.errors import UserError
 from runner.spec.base import Strict
+
+__all__ = ["Resolution", "ResolveFailed", "ResolveRequest", "env_reads", "options_of", "reads_of", "resolve_all"]
 
 SCRIPT = Path(__file__).with_name("resolver_script.py")
 
