@@ -67,7 +67,7 @@ def unpack(wheels: Path, site: Path, keep: Callable[[str, str], bool]) -> None:
 def slim(site: Path) -> None:
     for path in site.rglob("*.a"):
         path.unlink()
-    for path in list(site.rglob("*.so*")) + [site / "ray/core/src/ray/raylet/raylet", site / "ray/core/src/ray/gcs/gcs_server"]:
+    for path in [*list(site.rglob("*.so*")), site / "ray/core/src/ray/raylet/raylet", site / "ray/core/src/ray/gcs/gcs_server"]:
         if path.is_file() and path.stat().st_size > 500_000:
             subprocess.run(["strip", "--strip-unneeded", str(path)], check=False, stderr=subprocess.DEVNULL)
     shutil.rmtree(site / "pycountry/locales", ignore_errors=True)
