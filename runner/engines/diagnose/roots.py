@@ -1,0 +1,357 @@
+"""Root causes: sentences that explain a failure by themselves. Texts of SGLang 0.5.9 to 0.5.23, torch, FlashInfer, Triton, NCCL."""
+
+from runner.engines.diagnose.rules import Rule, rule
+
+_ERROR = r"^(?:[\w.]+\.)?(?:ValueError|AssertionError|NotImplementedError|RuntimeError|Exception|TypeError|ImportError): "
+_REFUSED = r"^(?:[\w.]+\.)?(?:ValueError|AssertionError|NotImplementedError)\b"
+
+ARGUMENTS: tuple[Rule, ...] = (
+    rule("unknown_cli_option", r"error: (?:unrecognized arguments|ambiguous option|argument \S+.*: invalid choice)", 0.97, 1),
+    rule(
+        "unknown_cli_option", r"error: (?:argument \S+.*: (?:invalid|expected|not allowed)|the following arguments are required)", 0.85, 1
+    ),
+    rule("unknown_cli_option", r"ServerArgs(?:\.__init__\(\))? got an unexpected keyword argument", 0.95, 1),
+    rule("rejected_argument_combination", r"When enabling two batch overlap|SBO \(single batch overlap\) is not supported", 0.97, 1),
+    rule("rejected_argument_combination", r"only supported with flashinfer_cutlass moe runner backend", 0.95, 1),
+    rule(
+        "unsupported_gpu_architecture",
+        r"requires SM90 or SM10X|(?:is|are) (?:only )?(?:not )?supported (?:only )?on (?:NVIDIA )?(?:SM|sm_?\d|Hopper|Blackwell|Ampere)"
+        r"|requires (?:SM|sm_?)\d|requires SM ?>=|backend is not supported on Blackwell|fa3' backend is not supported",
+        0.92,
+        2,
+    ),
+    rule(
+        "quantization_error",
+        _ERROR + r"(?:Invalid quantization|Unknown quantization method|Quantization method specified in the model config)",
+        0.95,
+        1,
+    ),
+    rule(
+        "rejected_argument_combination",
+        _ERROR
+        + r".*(?:not supported (?:with|when|for|together|under|by|in)\b|cannot be (?:used|enabled|combined|set)|can't be used|(?:only|currently) support(?:ed|s)\b"
+        r"|incompatible with|not compatible with|mutually exclusive|is required (?:when|for|with|by)|must be (?:used|set|enabled|specified)|requires? --|please (?:set|use|remove|disable|add) --"
+        r"|does not support|should not be (?:set|used)|must be divisible|divisible by|conflict)",
+        0.75,
+        4,
+        frames=r"server_args\.py|arg_groups|check_server_args|__post_init__|_handle_|validation_hook|scheduler\.py|model_runner\.py|moe/utils\.py|spec",
+    ),
+    rule(
+        "rejected_argument_combination",
+        _REFUSED,
+        0.8,
+        6,
+        frames=r"server_args\.py.*\n(?:.*\n)*?.*(?:raise|assert)|check_server_args|arg_groups/|validation_hook",
+    ),
+    rule(
+        "rejected_argument_combination",
+        _ERROR
+        + r"(?:.*--[a-z][a-z\-]+.*(?:not supported|cannot|only|require|incompatible|conflict|remov|disable)|.*(?:cannot|not|only|require|incompatible).*--[a-z][a-z\-]+)",
+        0.7,
+        5,
+    ),
+    rule("rejected_argument_combination", r"Unsupported unit: .*, support B, KB, MB, GB only", 0.95, 1),
+)
+
+PACKAGES: tuple[Rule, ...] = (
+    rule(
+        "kernel_version_mismatch",
+        r"is installed with version .* which is less than the minimum required version|with minimum required version .* is not installed",
+        0.97,
+        1,
+    ),
+    rule("kernel_version_mismatch", r"reinstall the latest version|Please uninstall the old version", 0.9, 2),
+    rule(
+        "kernel_version_mismatch",
+        r"(?:ImportError|OSError|AttributeError|RuntimeError).*undefined symbol|Could not load any common_ops library",
+        0.93,
+        1,
+    ),
+    rule("kernel_version_mismatch", r"flashinfer[\w\-]* version .*(?:does not match|mismatch)", 0.93, 1),
+    rule(
+        "kernel_version_mismatch",
+        r"(?:ImportError: cannot import name .* from|ModuleNotFoundError: No module named) '(?:sgl_kernel|flashinfer|flash_attn|deep_gemm|deep_ep|torch|triton|sgl_deep_gemm|tvm_ffi)\b",
+        0.85,
+        2,
+    ),
+    rule(
+        "kernel_version_mismatch",
+        r"'_OpNamespace' '(?:sgl_kernel|_C\w*)' object has no attribute|module '(?:flashinfer|sgl_kernel|deep_gemm)[\w.]*' has no attribute",
+        0.88,
+        2,
+    ),
+    rule("kernel_version_mismatch", r"operator (?:sgl_kernel|torchvision)::\w+ does not exist", 0.88, 2),
+    rule(
+        "kernel_version_mismatch",
+        r"TypeError: .*(?:got an unexpected keyword argument|missing \d+ required positional|takes \d+ positional arguments? but)",
+        0.75,
+        3,
+        frames=r"flashinfer|sgl_kernel|deep_gemm|flash_attn",
+    ),
+    rule(
+        "kernel_version_mismatch",
+        r"driver version is insufficient|NVIDIA driver on your system is too old|forward compatibility was attempted|unsupported display driver|compiled with an unsupported toolchain",
+        0.85,
+        2,
+    ),
+    rule(
+        "kernel_version_mismatch",
+        r"ImportError: .*(?:version `(?:GLIBC|GLIBCXX|CXXABI)\S*' not found|lib(?:cudart|cublas|nvrtc|cudnn|nvJitLink|cusparse)\S*: cannot open shared object)",
+        0.85,
+        2,
+    ),
+)
+
+COMPILER: tuple[Rule, ...] = (
+    rule(
+        "toolchain_too_old",
+        r"ptxas fatal.*(?:is not defined for option 'gpu-name'|Unsupported \.version|Unsupported \.target)|Value 'sm_\w+' is not defined for option",
+        0.95,
+        1,
+    ),
+    rule(
+        "toolchain_too_old",
+        r"nvcc fatal.*Unsupported gpu architecture|Unsupported gpu architecture 'compute_|Unsupported \.version [\d.]+; current version",
+        0.95,
+        1,
+    ),
+    rule("toolchain_too_old", r"ptxas'.*--gpu-name=sm_1\d\d\w*.*non-zero exit status", 0.8, 3),
+    rule(
+        "toolchain_too_old",
+        r"unsupported GNU version|unrecognized command.line option .-std=c\+\+|requires? (?:CUDA|nvcc|NVCC|ptxas)(?: [Tt]oolkit)?(?: version)? ?(?:>=|v?\d[\d.]* or (?:newer|later|higher)|at least)",
+        0.92,
+        1,
+    ),
+    rule(
+        "toolchain_too_old",
+        r"(?:CUDA|nvcc|NVCC)(?: [Tt]oolkit)?(?: version)? (?:should|must) be (?:>=|at least|greater|higher|newer)",
+        0.9,
+        1,
+    ),
+    rule(
+        "jit_compile_failed",
+        r"Ninja build failed|ninja: build stopped|Error building extension|CalledProcessError: Command '?\[?'?\S*(?:ninja|nvcc|gcc|g\+\+|cc|c\+\+|clang|ptxas)'?",
+        0.88,
+        4,
+    ),
+    rule(
+        "jit_compile_failed",
+        r"No such file or directory: '?\S*(?:ninja|nvcc|ptxas|gcc|g\+\+)'?|Could not find nvcc|CUDA_HOME environment variable is not set|Failed to find C compiler|nvcc: not found",
+        0.9,
+        3,
+    ),
+    rule(
+        "jit_compile_failed",
+        r"fatal error: \S+\.(?:h|hpp|cuh): No such file|nvcc fatal|cannot find -l\w+|NVCC compilation failed|nvrtc: error|NVRTC_ERROR|error: command '\S*(?:nvcc|gcc|g\+\+)' failed",
+        0.9,
+        3,
+    ),
+    rule(
+        "jit_compile_failed",
+        r"triton\.compiler\.errors\.CompilationError|PTXASError|torch\._inductor\.exc|BackendCompilerFailed|InductorError|torch\._dynamo\.exc\.\w+",
+        0.85,
+        4,
+    ),
+    rule(
+        "jit_compile_failed",
+        r"Killed signal terminated program|fatal error: Killed|(?:tilelang|cutlass|cute|tvm)\S*.*[Cc]ompil\w+ (?:failed|error)|JIT compil\w+ failed|Failed to (?:JIT[- ])?compile",
+        0.85,
+        3,
+    ),
+    rule(
+        "unsupported_gpu_architecture",
+        r"Unsupported architecture|no kernel image is available|No supported CUDA architectures found|[Uu]nsupported (?:GPU|SM|compute|cuda)[ \w]*(?:arch|version|capab)",
+        0.94,
+        2,
+    ),
+    rule(
+        "unsupported_gpu_architecture",
+        r"is not compatible with the current PyTorch installation|FlashAttention only supports Ampere|not supported in this architecture|[Aa]rch conditional MMA|without targeting appropriate compute capability",
+        0.92,
+        2,
+    ),
+    rule(
+        "unsupported_gpu_architecture",
+        r"not supported for the current GPU|Minimum capability: \d+|compute capability of at least|requires? (?:a GPU with )?(?:GPU )?compute capability|SGLang only supports sm\d+|on GPUs? with (?:compute )?capability|(?:not|only) (?:implemented|supported) (?:for|on) this (?:GPU|hardware|device|arch)",
+        0.88,
+        2,
+    ),
+    rule(
+        "unsupported_gpu_architecture",
+        r"OutOfResources: out of resource: shared memory",
+        0.7,
+        3,
+        cause="a Triton kernel asks for more shared memory than this GPU has",
+        remedy="another backend or a kernel configuration tuned for this GPU",
+    ),
+)
+
+MODEL: tuple[Rule, ...] = (
+    rule(
+        "trust_remote_code",
+        r"contains custom code which must be executed|pass the argument `trust_remote_code=True`|set the option `trust_remote_code=True`|consider (?:setting|using) `?--?trust[-_]remote[-_]code|requires you to execute the \w+ file in that repo",
+        0.95,
+        1,
+    ),
+    rule(
+        "unsupported_model",
+        r"Model architectures? .* (?:is|are) not supported for now|Unsupported architectures?: ?\[?'?[A-Z]|does not recognize this architecture|has no SGLang implementation",
+        0.95,
+        2,
+    ),
+    rule("unsupported_model", r"KeyError: '[a-z][\w\-]+'", 0.8, 4, frames=r"configuration_auto\.py"),
+    rule(
+        "quantization_error",
+        r"is not divisible by (?:weight )?quantization block|not aligned with the quantized weight shape|not divisible by +min_thread_|Cannot find the config file for \w+|Cannot find any of \['quant",
+        0.94,
+        1,
+    ),
+    rule(
+        "quantization_error",
+        r"is not supported for quantization method|[Uu]nsupported quantization|KeyError: '\S*(?:weight_scale\w*|input_scale|qweight|qzeros|scales|weight_packed)'|Quantization scheme is not supported|quant(?:ization)? (?:config|method) .*(?:not supported|invalid|mismatch)",
+        0.85,
+        3,
+    ),
+    rule(
+        "model_import_failed",
+        r"is not a local folder and is not a valid model identifier|couldn't connect to 'https?://|does not appear to have a file named|Can't load (?:the )?(?:tokenizer|config\w*|model|image processor|feature extractor) for|Incorrect path_or_model_id",
+        0.92,
+        3,
+    ),
+    rule(
+        "model_import_failed",
+        r"HFValidationError|RepositoryNotFoundError|GatedRepoError|LocalEntryNotFoundError|OfflineModeIsEnabled|Repository Not Found|Cannot find any model weights with|SafetensorError|Error while deserializing header|Cannot access gated repo|Unrecognized model in|EntryNotFoundError",
+        0.9,
+        4,
+    ),
+    rule(
+        "model_import_failed",
+        r"FileNotFoundError: .*\.(?:safetensors|bin|json|model|pt|gguf)\b|No safetensors|is not a valid JSON file|Missing (?:weights|checkpoint)|checkpoint shards? (?:is|are) (?:missing|corrupt)",
+        0.88,
+        4,
+    ),
+    rule(
+        "model_import_failed",
+        r"(?:ImportError: cannot import name .* from '(?:transformers|sglang|mistral_common|tokenizers)|ModuleNotFoundError: No module named|ImportError: This modeling file requires|requires the \w+ library but it was not found)",
+        0.75,
+        5,
+    ),
+    rule(
+        "model_import_failed",
+        r"(?:KeyError|RuntimeError|ValueError): .*(?:model\.layers\.\d+\S*|lm_head\.weight|size mismatch for|Parameter \S+ not found|weights were not initialized)",
+        0.7,
+        5,
+    ),
+)
+
+RUNTIME: tuple[Rule, ...] = (
+    rule(
+        "port_in_use",
+        r"error while attempting to bind on address|EADDRINUSE|[Aa]ddress (?:already )?in use|(?i:\bport\b[^.]{0,40} (?:is|was) (?:already |currently )?(?:in use\b(?!, trying)|used by|occupied|taken|not available|unavailable|busy))|at \d+ is not available in \d+ seconds|Could not bind port|only one usage of each socket address",
+        0.95,
+        1,
+    ),
+    rule("gpu_memory_unbalanced", r"memory capacity is unbalanced", 0.97, 1),
+    rule(
+        "custom_allreduce_graph_capture",
+        r"custom_all_reduce\.cuh?:\d+|(?:custom_all_reduce|register_graph_buffers)\S*.*(?:invalid argument|[Ff]ailed|[Ee]rror)|cudaIpc(?:Open|Get)MemHandle",
+        0.93,
+        1,
+    ),
+    rule(
+        "custom_allreduce_graph_capture",
+        r"(?:RuntimeError|CUDART error|CUDA error|Exception): .*",
+        0.9,
+        1,
+        frames=r"register_graph_buffers|get_graph_buffer_ipc_meta|custom_all_reduce\S*, line \d+, in (?:capture|register|_register)",
+    ),
+    rule(
+        "kv_pool_too_small",
+        r"Not enough memory\. Please try|profiled value -\d+|larger than the profiled value 0\b|max_total_num_tokens=-?0?\b(?:-\d+)|Not enough (?:GPU )?memory for (?:the )?KV|max_running_requests? (?:is zero|must be)|KV cache pool size must|No available memory for the cache",
+        0.94,
+        1,
+    ),
+    rule(
+        "kv_pool_too_small",
+        r"(?:Prefill|Decode) out of memory\. Try to lower|alloc_req_slots runs out of memory|token_to_kv_pool.*(?:too small|full)",
+        0.9,
+        1,
+    ),
+    rule(
+        "nan_outputs",
+        r"NaN in the logits|probability tensor contains either|NaN happened|Detected NaN|logits? (?:contain|has|have)\w* (?:nan|NaN|inf)|nan detected in|contains NaN",
+        0.94,
+        2,
+    ),
+    rule(
+        "cuda_illegal_memory_access",
+        r"illegal memory access|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS|Warp Illegal Address|misaligned address|CUDA_EXCEPTION_\d+",
+        0.93,
+        3,
+    ),
+    rule(
+        "cuda_illegal_memory_access",
+        r"device-side assert triggered|unspecified launch failure|illegal instruction was encountered|CUDA_ERROR_LAUNCH_FAILED",
+        0.7,
+        4,
+        cause="a kernel hit a device-side assert or fault",
+    ),
+    rule(
+        "invalid_device_ordinal", r"invalid device ordinal|Invalid device id|Invalid device argument|device ordinal out of range", 0.95, 1
+    ),
+    rule(
+        "invalid_device_ordinal",
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|No CUDA device available|(?:Not enough|insufficient) GPUs?\b",
+        0.75,
+        3,
+        cause="fewer GPUs are visible than the server needs, or none",
+    ),
+    rule(
+        "os_oom_killer",
+        r"Out of memory: Killed process|oom-kill:|OOMKilled|oom_reaper|Memory cgroup out of memory|OOM killer (?:killed|terminated)",
+        0.96,
+        1,
+    ),
+    rule(
+        "os_oom_killer",
+        r"std::bad_alloc|OSError: \[Errno 12\] Cannot allocate memory|^MemoryError\b|DefaultCPUAllocator: can't allocate memory|DefaultCPUAllocator: not enough memory",
+        0.8,
+        3,
+    ),
+    rule(
+        "bus_error",
+        r"Bus error|\bSIGBUS\b|exit(?:ed with)? code:? -7\b|terminated with -7\b|signal 7\b|No space left on device: '?/dev/shm",
+        0.93,
+        1,
+    ),
+    rule(
+        "nccl_error",
+        r"NCCL WARN .*(?:[Ff]ail|[Ee]rror|[Cc]losed|[Tt]imed? ?out|unhandled|unable|[Cc]annot|reset|refused|abort)|ncclUnhandledCudaError|ncclSystemError|ncclInternalError|ncclInvalidUsage|ncclInvalidArgument",
+        0.88,
+        7,
+    ),
+    rule(
+        "nccl_error",
+        r"NCCL error(?: in)?: |NCCL Error \d|NCCL communicator was aborted|Error while creating shared memory segment|(?:RuntimeError|DistBackendError): NCCL|unhandled (?:cuda|system) error",
+        0.88,
+        7,
+    ),
+)
+
+OUT_OF_MEMORY = rule(
+    "cuda_oom",
+    r"CUDA out of memory|CUDA error: out of memory|torch\.(?:cuda\.)?OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory",
+    0.92,
+    2,
+)
+PROXY: tuple[Rule, ...] = (
+    rule(
+        "warmup_blocked_by_proxy",
+        r"ProxyError|Squid|squid|Proxy[- ]Authenticat|Tunnel connection failed|HTTP proxy|via proxy|407 Proxy",
+        0.92,
+        1,
+    ),
+    rule("warmup_blocked_by_proxy", r"res=<Response \[(?:403|407|50[234])\]>.*<(?:!DOCTYPE|html|HTML|head|HEAD)", 0.9, 1),
+    rule("warmup_blocked_by_proxy", r"res=<Response \[(?:403|407|50[234])\]>", 0.6, 2),
+)
+ROOTS: tuple[Rule, ...] = (*ARGUMENTS, *PACKAGES, *COMPILER, *MODEL, *RUNTIME, OUT_OF_MEMORY, *PROXY)
