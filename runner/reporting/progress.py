@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from runner.reporting.words import duration
+from runner.records.words import duration
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from runner.records import words
 from runner.records.decision import ArmResult, Decision
 from runner.records.paths import StudyPaths
 from runner.records.plan import Plan
-from runner.reporting import words
 from runner.reporting.progress import Progress
 
 if TYPE_CHECKING:
@@ -104,16 +104,12 @@ def _print_narrow(console: "Console", decision: Decision, keys: list[tuple[str, 
     from rich.text import Text
 
     labels = {key: f"{words.phase_word(key[0])} {words.metric_word(key[1])}" for key in keys}
+    left = max(16, min(max(len(arm.name) for arm in decision.arms), console.width - 44))
     for arm in words.ordered(decision):
-        right = Text.assemble(
-            _word(f"{words.outcome(arm):<10}", words.outcome(arm)), f"  {words.evidence_word(arm):<12}  n={_launches(arm)}"
-        )
-        left = max(16, console.width - len(right) - 2)
-        if len(arm.name) <= left:
-            console.print(Text.assemble((f"{arm.name:<{left}}", "bold"), "  ", right), no_wrap=True, crop=False)
-        else:
-            console.print(Text(arm.name, style="bold"))
-            console.print(Text.assemble(" " * (left + 2), right), no_wrap=True, crop=False)
+        word = words.outcome(arm)
+        right = Text.assemble("  ", _word(f"{word:<10}", word), f"  {words.evidence_word(arm):<12}  n={_launches(arm)}")
+        console.print(Text(f"{arm.name:<{left}}", style="bold"), end="" if len(arm.name) <= left else "\n", soft_wrap=True)
+        console.print(right if len(arm.name) <= left else Text(" " * left) + right, no_wrap=True, crop=False)
         for item in (found for key in keys if (found := words.find(arm, *key))):
             label = labels[(item.phase, item.metric)]
             line = Text.assemble(f"    {label:<26} ", _word(f"{item.verdict.lower():<10}", item.verdict), f"  {words.interval(item):>20}")
@@ -133,7 +129,7 @@ def _word(text: str, of: str | None = None) -> "Text":
 
 
 def _launches(arm: ArmResult) -> str:
-    return f"{arm.launches}" + (f" (+{arm.failed_launches} failed)" if arm.failed_launches else "")
+    return f"{arm.launches}" + (f", {arm.failed_launches} failed" if arm.failed_launches else "")
 
 
 def _explain(console: "Console", arm: ArmResult) -> None:

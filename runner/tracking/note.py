@@ -1,0 +1,51 @@
+"""The Markdown note on a study's run: the answer, the recommended command, the verdict table. MLflow cuts at 8,000 characters."""
+
+import shlex
+
+from runner.records import words
+from runner.records.decision import Decision
+from runner.records.plan import Plan
+
+LIMIT = 7800
+EXPERIMENT_NOTE = """Runs that are compared are the ones with `kind = arm` (one an arm); `kind = study` holds the report, the note with the \
+verdict table and the recommended command; launches are nested under their arm. Choose the study's saved view under *Views*.
+
+`effect_pct` is the mean of the arm's primary effects in percent against the baseline (a sort key; the verdicts stand in the tags), \
+`cN/effect_pct` the effect in the phase with concurrency N. Positive is an improvement for every metric. The baseline is 0 by definition. \
+Arms without a verdict (FAILED, INERT, BROKEN, INVALID) carry no metric on purpose: see their tags."""
+
+
+def study_note(plan: Plan, decision: Decision | None, launches: int) -> str:
+    """Markdown. Rows that do not fit are counted, never dropped in silence."""
+    lines = []
+    if plan.simulated:
+        lines += ["**SIMULATED: no GPU was measured; the figures come from the simulated engine.**", ""]
+    lines += [f"**{_cell(plan.question or plan.experiment)}**", ""]
+    if decision is None:
+        return "\n".join([*lines, f"Running: {launches} launches so far; no verdict yet."])
+    advice = decision.recommendation
+    lines += [advice.sentence, ""]
+    if advice.command:
+        setting = " ".join(f"{name}={shlex.quote(value)}" for name, value in advice.env.items())
+        lines += ["```", f"{setting} {shlex.join(advice.command)}".strip(), "```", ""]
+    lines += [words.counts(decision, plan) + f"; {decision.gpu_minutes:.1f} GPU minutes", ""]
+    keys = words.hypothesis_keys(decision)
+    heads = [f"{words.phase_word(phase)} {words.metric_word(metric)}" for phase, metric in keys]
+    title = "SIMULATED arm" if plan.simulated else "arm"
+    lines += [f"Effect in % against the baseline, + is better, [simultaneous interval], evidence of {len(decision.arms)} arms:", ""]
+    lines += [f"| {title} | outcome | {''.join(head + ' | ' for head in heads)}evidence | n |", "|---" * (len(keys) + 4) + "|"]
+    length, arms = len("\n".join(lines)), words.ordered(decision)
+    for index, arm in enumerate(arms):
+        found = [words.find(arm, phase, metric) for phase, metric in keys]
+        cells = [_cell(arm.name), words.outcome(arm), *(words.interval(item) if item else "" for item in found), words.evidence_word(arm)]
+        row = "| " + " | ".join([*cells, str(arm.launches)]) + " |"
+        length += len(row) + 1
+        if length > LIMIT - 120:
+            lines += ["", f"and {len(arms) - index} more arms: see report.html or decision.json among the artifacts."]
+            break
+        lines.append(row)
+    return "\n".join(lines)[:LIMIT]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

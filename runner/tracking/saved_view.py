@@ -1,0 +1,127 @@
+"""The saved view of a study, in the form in which MLflow's own UI keeps shared views: an experiment tag with JSON inside.
+
+The format is internal to MLflow (seen in 3.17 and 3.18); writing it is best effort and nothing depends on it."""
+
+import hashlib
+import json
+from typing import Any
+
+from runner.records.words import phase_word
+from runner.tracking.view import RunView
+
+TAG_PREFIX = "mlflow.sharedViewState."
+KEPT = 30
+_TAG_LIMIT = 20000
+
+
+def view_key(study: str) -> str:
+    """Stable for a study, so that a repeated write replaces the view."""
+    return hashlib.sha256(study.encode()).hexdigest()[:40]
+
+
+def link(base: str, experiment: str, key: str, charts: bool = False) -> str:
+    """The page of the UI that opens the view; `charts` shows the charts first."""
+    mode = "&compareRunsMode=CHART" if charts else ""
+    return f"{base.rstrip('/')}/#/experiments/{experiment}/runs?viewStateShareKey={key}&workflowType=machine_learning{mode}"
+
+
+def view_tag(study: str, phases: tuple[str, ...], factors: tuple[str, ...], runs: list[RunView], now_ms: int) -> str:
+    """JSON text of the view: arms of the study, best effect first; parallel coordinates, latency against throughput, bars, curves."""
+    names = list(dict.fromkeys(metric.name for run in runs if run.kind == "arm" for metric in run.metrics))
+    shown = [factor for factor in factors if len({run.params.get(factor) for run in runs if run.kind == "arm"}) > 1]
+    state = {**_table(study, names, shown), **_charts(names, shown, phases)}
+    text = json.dumps({"name": f"Study {study}", "createdAt": now_ms, "updatedAt": now_ms, "state": json.dumps(state)})
+    if len(text) > _TAG_LIMIT:
+        text = json.dumps(
+            {"name": f"Study {study}", "createdAt": now_ms, "updatedAt": now_ms, "state": json.dumps(_table(study, names[:6], shown[:6]))}
+        )
+    return text
+
+
+def _table(study: str, names: list[str], factors: list[str]) -> dict[str, Any]:
+    effects = [name for name in names if name.endswith("effect_pct")]
+    values = [name for name in names if name.endswith(("tpot_p50_ms", "output_tok_s")) and not name.startswith("curve/")]
+    columns = [f"tags.`{tag}`" for tag in ("status", "verdict", "evidence")]
+    columns += [f"params.`{factor}`" for factor in factors]
+    columns += [f"metrics.`{name}`" for name in [*effects, *values][:12]]
+    return {
+        "searchFilter": f"tags.study = '{study}' AND tags.kind = 'arm'",
+        "orderByKey": "metrics.`effect_pct`",
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": columns,
+        "runsHiddenMode": "SHOW_ALL",
+        "runsPinned": [],
+        "runsHidden": [],
+        "runsExpanded": {},
+        "groupBy": None,
+    }
+
+
+def _charts(names: list[str], factors: list[str], phases: tuple[str, ...]) -> dict[str, Any]:
+    charts: list[dict[str, Any]] = []
+    sections = [_section("overview", "Overview"), _section("bars", "Every metric"), _section("curves", "Curves over concurrency")]
+    metrics = [name for name in ("effect_pct", *[f"{phase_word(phase)}/effect_pct" for phase in phases]) if name in names]
+    if factors and metrics:
+        charts.append(_chart("parallel", "PARALLEL", "overview", selectedParams=factors, selectedMetrics=metrics[:1], showAllRuns=True))
+    if metrics:
+        charts.append(_bar("effect", "overview", metrics[0]))
+    pairs = [
+        (f"{phase_word(phase)}/ttft_p50_ms", f"{phase_word(phase)}/tpot_p50_ms", f"{phase_word(phase)}/output_tok_s") for phase in phases
+    ]
+    for ttft, tpot, throughput in pairs:
+        latency = tpot if tpot in names else ttft
+        if latency in names and throughput in names:
+            charts.append(
+                _chart(
+                    f"scatter-{latency}",
+                    "SCATTER",
+                    "overview",
+                    xaxis={"key": throughput, "type": "METRIC"},
+                    yaxis={"key": latency, "type": "METRIC"},
+                    runsCountToCompare=100,
+                )
+            )
+    charts += [_bar(f"bar-{name}", "bars", name) for name in names if not name.startswith("curve/") and name != "effect_pct"]
+    for name in names:
+        if name.startswith("curve/"):
+            charts.append(
+                _chart(
+                    f"line-{name}",
+                    "LINE",
+                    "curves",
+                    metricKey=name,
+                    selectedMetricKeys=[name],
+                    xAxisKey="step",
+                    xAxisScaleType="linear",
+                    scaleType="linear",
+                    lineSmoothness=0,
+                    useGlobalXaxisKey=False,
+                    useGlobalLineSmoothing=False,
+                    runsCountToCompare=100,
+                )
+            )
+    return {"compareRunCharts": charts, "compareRunSections": sections, "isAccordionReordered": True}
+
+
+def _section(uuid: str, name: str) -> dict[str, Any]:
+    return {"uuid": uuid, "name": name, "display": True, "isReordered": True, "deleted": False, "isGenerated": False}
+
+
+def _chart(uuid: str, kind: str, section: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "uuid": uuid,
+        "type": kind,
+        "metricSectionId": section,
+        "deleted": False,
+        "isGenerated": False,
+        "runsCountToCompare": 100,
+        **fields,
+    }
+
+
+def _bar(uuid: str, section: str, name: str) -> dict[str, Any]:
+    return _chart(uuid, "BAR", section, metricKey=name, dataAccessKey=name, selectedMetricKeys=[name])

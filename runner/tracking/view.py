@@ -1,0 +1,245 @@
+"""What MLflow shall show of a study: a pure function of its records. Rebuilding it gives the same runs, values and keys.
+
+Flat runs, one an arm and one for the study; launches nested under their arm (the UI hides nested runs by default)."""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from runner.records.decision import ArmResult, Decision
+from runner.records.paths import StudyPaths
+from runner.records.plan import Arm, Plan
+from runner.records.schema import LaunchRecord
+from runner.records.words import evidence_word, mean_effect, phase_word
+from runner.spec.base import Strict
+from runner.tracking.note import study_note
+
+MAX_METRICS = 25
+_VALUES = ("tpot_p50_ms", "output_tok_s", "ttft_p50_ms", "tpot_p99_ms", "ttft_p99_ms", "goodput_share")
+_CURVES = ("tpot_p50_ms", "output_tok_s", "ttft_p50_ms")
+_LAUNCH_VALUES = ("tpot_p50_ms", "output_tok_s", "ttft_p50_ms")
+
+RunStatus = Literal["RUNNING", "FINISHED", "FAILED"]
+
+
+class MetricView(Strict):
+    """One value. `step` is the concurrency for curves, else 0."""
+
+    name: str
+    value: float
+    step: int = 0
+
+
+class RunView(Strict):
+    """One MLflow run as it shall be. `key` identifies it for ever; times in Unix milliseconds."""
+
+    key: str
+    kind: Literal["arm", "study", "launch"]
+    name: str
+    parent: str | None = None
+    status: RunStatus = "FINISHED"
+    start_ms: int = 0
+    end_ms: int = 0
+    params: dict[str, str] = Field(default_factory=dict)
+    metrics: tuple[MetricView, ...] = ()
+    tags: dict[str, str] = Field(default_factory=dict)
+    artifacts: tuple[tuple[str, str], ...] = Field(default=(), description="(absolute file, folder inside the run)")
+
+    @property
+    def fixed(self) -> str:
+        """Digest of what MLflow cannot change later: params and the points of curves."""
+        return _digest([self.params, [metric.model_dump() for metric in self.metrics if metric.step]])
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything but the artifacts; the tag `records` holds `fixed-digest`."""
+        return f"{self.fixed}-{_digest(self.model_dump(mode='json', exclude={'artifacts'}))}"
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def rounded(value: float) -> float:
+    """Five significant digits: the runs table prints every digit it is given."""
+    return float(f"{value:.5g}")
+
+
+def study_view(plan: Plan, launches: Sequence[LaunchRecord], decision: Decision | None, study: StudyPaths, finished: bool) -> list[RunView]:
+    """All runs of a study: the study's first, then arms, then launches. Curves are drawn only when the study is finished,
+    because points of a curve cannot be taken back."""
+    results = {} if decision is None else {arm.name: arm for arm in decision.arms}
+    by_arm: dict[str, list[LaunchRecord]] = {}
+    for record in launches:
+        by_arm.setdefault(record.arm, []).append(record)
+    common = _common_tags(plan)
+    runs = [_study_run(plan, launches, decision, study, finished, common)]
+    runs += [_arm_run(plan, arm, results.get(arm.name), by_arm.get(arm.name, []), finished, common) for arm in plan.arms]
+    runs += [_launch_run(plan, record, study, common) for record in launches]
+    return runs
+
+
+def _common_tags(plan: Plan) -> dict[str, str]:
+    revision = next((plan.identity[name] for name in ("code_revision", "code", "revision", "runner") if name in plan.identity), "")
+    return {
+        "study": plan.study,
+        "engine_kind": plan.engine_kind,
+        "simulated": "true" if plan.simulated else "false",
+        "code_revision": revision,
+    }
+
+
+def _params(plan: Plan, levels: dict[str, str]) -> dict[str, str]:
+    """Factor levels by their plain names; a factor that does not apply to the arm is `-`."""
+    factors = {factor: levels.get(factor, "-") for factor in dict.fromkeys([*plan.factors, *levels])}
+    return {**factors, "engine_version": plan.engine_version, "model": plan.model, "node": plan.node}
+
+
+def _span(launches: Sequence[LaunchRecord]) -> tuple[int, int]:
+    if not launches:
+        return 0, 0
+    return int(min(r.started_at for r in launches) * 1000), int(max(r.ended_at for r in launches) * 1000)
+
+
+def _arm_run(
+    plan: Plan, arm: Arm, result: ArmResult | None, launches: Sequence[LaunchRecord], finished: bool, common: dict[str, str]
+) -> RunView:
+    start, end = _span(launches)
+    patches = sorted({f"{name}:{value[:12]}" for record in launches for name, value in record.command.patches.items()})
+    tags = {
+        **common,
+        "status": result.status if result else "OPEN",
+        "verdict": (result.verdict or "none") if result else "none",
+        "evidence": evidence_word(result) if result else "-",
+        "launches": str(len([record for record in launches if record.outcome == "ok"])),
+        "patches": ",".join(patches or arm.patches) or "none",
+    }
+    if result:
+        for name, text in (("failure_class", result.failure_class), ("same_as", result.same_as), ("reason", result.reason)):
+            if text:
+                tags[name] = text
+        if result.verdict in ("BETTER", "WORSE", "MIXED"):
+            tags["attributed"] = "yes" if result.attributed else "no: a factor is only resolved, not observed"
+    status: RunStatus = "RUNNING" if result is None else "FAILED" if result.status in ("FAILED", "REJECTED") else "FINISHED"
+    metrics = _arm_metrics(plan, result, launches, finished) if result else ()
+    return RunView(
+        key=f"{plan.study}/arm/{arm.name}",
+        kind="arm",
+        name=arm.name,
+        status=status,
+        start_ms=start,
+        end_ms=end,
+        params=_params(plan, arm.levels),
+        metrics=metrics,
+        tags=tags,
+    )
+
+
+def _arm_metrics(plan: Plan, result: ArmResult, launches: Sequence[LaunchRecord], finished: bool) -> tuple[MetricView, ...]:
+    """At most 25 names. Only the baseline and arms with a verdict carry any: others would sort on top of the list."""
+    baseline = result.status == "BASELINE"
+    if result.verdict is None and not baseline:
+        return ()
+    concurrency = _concurrency(launches)
+    curves = [
+        MetricView(name=f"curve/{name}", value=value, step=concurrency[phase])
+        for name in _CURVES
+        for phase, values in result.values.items()
+        if finished and phase.startswith("decode") and phase in concurrency and (value := values.get(name)) is not None
+    ]
+    curves = [item for item in curves if len([other for other in curves if other.name == item.name]) > 1]
+    room = MAX_METRICS - len({item.name for item in curves})
+    headline: dict[str, float | None] = {"effect_pct": 0.0 if baseline else mean_effect(result)}
+    for item in result.hypotheses:
+        headline[_effect_name(result, item.phase, item.metric)] = item.effect_pct
+    primary = {(item.phase, item.metric) for item in plan.hypotheses}
+    wanted = [(phase, metric) for phase, metric in dict.fromkeys((h.phase, h.metric) for h in plan.hypotheses)]
+    wanted += [(phase, metric) for metric in _VALUES for phase in result.values if (phase, metric) not in primary]
+    for phase, metric in wanted:
+        headline[f"{phase_word(phase)}/{metric}"] = result.values.get(phase, {}).get(metric)
+    kept = [(name, value) for name, value in headline.items() if value is not None and math.isfinite(value)][:room]
+    flat = [MetricView(name=name, value=rounded(value)) for name, value in kept]
+    return (*flat, *(item.model_copy(update={"value": rounded(item.value)}) for item in curves if math.isfinite(item.value)))
+
+
+def _effect_name(result: ArmResult, phase: str, metric: str) -> str:
+    """`c16/effect_pct`; with several primary metrics in one phase the metric is in the name."""
+    several = len([item for item in result.hypotheses if item.phase == phase]) > 1
+    return f"{phase_word(phase)}/{metric}_effect_pct" if several else f"{phase_word(phase)}/effect_pct"
+
+
+def _concurrency(launches: Sequence[LaunchRecord]) -> dict[str, int]:
+    return {phase.phase: phase.concurrency for record in launches for phase in record.phases if phase.concurrency}
+
+
+def _launch_run(plan: Plan, record: LaunchRecord, study: StudyPaths, common: dict[str, str]) -> RunView:
+    start, end = _span([record])
+    found = [
+        MetricView(name=f"{phase_word(phase.phase)}/{name}", value=rounded(value))
+        for phase in record.phases
+        if phase.valid
+        for name in _LAUNCH_VALUES
+        if (value := phase.metrics.get(name)) is not None and math.isfinite(value)
+    ]
+    tags = {
+        **common,
+        "arm": record.arm,
+        "outcome": record.outcome,
+        "purpose": record.purpose,
+        "block": str(record.block),
+        "position": str(record.position),
+        "host": record.host,
+        "engine_build": record.engine.build,
+    }
+    if record.failure:
+        tags |= {"failure_class": record.failure.kind, "failure_line": record.failure.line[:500]}
+    folder = study.launch(record.launch).folder
+    names = ("server.log", "server.log.gz", "server.log.zst", "launch.json", "server_info.json", "metrics.txt")
+    files = [folder / name for name in names] + [study.folder / path for path in record.artifacts.values()]
+    files += [study.folder / path for phase in record.phases for path in phase.artifacts.values()]
+    return RunView(
+        key=f"{plan.study}/launch/{record.launch}",
+        kind="launch",
+        name=record.launch,
+        parent=f"{plan.study}/arm/{record.arm}",
+        status="FINISHED" if record.outcome == "ok" else "FAILED",
+        start_ms=start,
+        end_ms=end,
+        metrics=tuple(found[:MAX_METRICS]),
+        tags=tags,
+        artifacts=tuple((str(path.absolute()), "") for path in dict.fromkeys(files) if path.is_file()),
+    )
+
+
+def _study_run(
+    plan: Plan, launches: Sequence[LaunchRecord], decision: Decision | None, study: StudyPaths, finished: bool, common: dict[str, str]
+) -> RunView:
+    start, end = _span(launches)
+    tags = {**common, "status": "FINISHED" if finished else "RUNNING", "mlflow.note.content": study_note(plan, decision, len(launches))}
+    if decision and decision.recommendation.arm:
+        tags["recommended"] = decision.recommendation.arm
+    files = [(study.report, ""), (study.decision, ""), (study.plan, ""), (study.config, "")]
+    if finished:
+        files.append((study.journal, ""))
+    if study.plots.is_dir():
+        files += [(path, "plots") for path in sorted(study.plots.iterdir()) if path.is_file()]
+    gpu_minutes = sum(record.gpu_seconds for record in launches) / 60
+    return RunView(
+        key=f"{plan.study}/study",
+        kind="study",
+        name=f"{'SIMULATED ' if plan.simulated else ''}study {plan.study}",
+        status="FINISHED" if finished else "RUNNING",
+        start_ms=start,
+        end_ms=end,
+        params={"engine_version": plan.engine_version, "model": plan.model, "node": plan.node},
+        metrics=(
+            MetricView(name="study/launches", value=float(len(launches))),
+            MetricView(name="study/gpu_minutes", value=rounded(gpu_minutes)),
+        ),
+        tags=tags,
+        artifacts=tuple((str(path.absolute()), folder) for path, folder in files if path.is_file()),
+    )
