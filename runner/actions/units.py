@@ -1,0 +1,89 @@
+"""Texts of the nightly schedule: a systemd user timer, a crontab line, a Ray Jobs line. Pure functions, no I/O."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from runner.errors import UserError
+
+UNIT = "engine-flag-nightly"
+
+
+@dataclass(frozen=True)
+class Night:
+    """One night's command: `argv` run in `folder`, at most `limit_minutes`, started at `at` (HH:MM, local time)."""
+
+    argv: tuple[str, ...]
+    folder: str
+    at: str
+    limit_minutes: int
+    lock: str
+    log: str
+    mail_command: str | None = None
+
+    @property
+    def clock(self) -> tuple[int, int]:
+        """Hour and minute. Raises UserError unless `at` is HH:MM."""
+        match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", self.at)
+        if match is None:
+            raise UserError(f"at={self.at!r} is no time of day; write HH:MM, for example at=02:00")
+        return int(match[1]), int(match[2])
+
+
+def _systemd_words(argv: tuple[str, ...]) -> str:
+    """argv in systemd's own quoting: `%` and `$` are specifiers there."""
+    return " ".join('"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"' for word in argv)
+
+
+def systemd_units(night: Night) -> dict[str, str]:
+    """File name -> text. The timer is persistent (a missed night is caught up), the service never overlaps itself, is ended
+    with all its processes at the limit, and calls the failure unit when it fails (exit 3: regression, 75: node busy)."""
+    hour, minute = night.clock
+    folder = night.folder.replace("%", "%%")
+    failure = night.mail_command or f"/usr/bin/logger -t {UNIT} nightly sweep failed or found a regression; see {folder}/mlruns"
+    return {
+        f"{UNIT}.timer": (
+            f"[Unit]\nDescription=Nightly sweep of engine flags\n\n[Timer]\nOnCalendar=*-*-* {hour:02d}:{minute:02d}:00\n"
+            f"Persistent=true\nUnit={UNIT}.service\n\n[Install]\nWantedBy=timers.target\n"
+        ),
+        f"{UNIT}.service": (
+            f"[Unit]\nDescription=Nightly sweep of engine flags\nOnFailure={UNIT}-failed.service\n\n[Service]\nType=oneshot\n"
+            f"WorkingDirectory={folder}\nExecStart={_systemd_words(night.argv)}\nTimeoutStartSec={night.limit_minutes}min\n"
+            "KillMode=control-group\nTimeoutStopSec=60\n"
+        ),
+        f"{UNIT}-failed.service": (
+            f"[Unit]\nDescription=Tell that the nightly sweep failed\n\n[Service]\nType=oneshot\nWorkingDirectory={folder}\n"
+            f"ExecStart={failure if failure.startswith('/') else '/bin/sh -c ' + _systemd_words((failure,))}\n"
+        ),
+    }
+
+
+def shell_command(night: Night) -> str:
+    """The command as one shell line: never beside itself (flock, exit 75), ended at the limit, output to the log."""
+    inner = f"timeout --signal=TERM --kill-after=60 {night.limit_minutes * 60} {shlex.join(night.argv)}"
+    return (
+        f"cd {shlex.quote(night.folder)} && flock --nonblock --conflict-exit-code 75 {shlex.quote(night.lock)} "
+        f"{inner} >> {shlex.quote(night.log)} 2>&1"
+    )
+
+
+def crontab_line(night: Night) -> str:
+    """One crontab line; `%` is escaped, since cron reads it as a line end."""
+    hour, minute = night.clock
+    return f"{minute} {hour} * * * " + shell_command(night).replace("%", r"\%")
+
+
+def ray_job_line(night: Night, address: str) -> str:
+    """Submits the night to a lasting Ray cluster. Ray Jobs has no calendar: the line goes into a crontab or a timer."""
+    words = ("ray", "job", "submit", "--address", address, "--no-wait", "--", *night.argv)
+    return f"cd {shlex.quote(night.folder)} && RAY_AUTH_MODE=token {shlex.join(words)}"
+
+
+def next_runs(night: Night, now: datetime, count: int) -> list[datetime]:
+    """The next `count` starts after `now` (naive local time), as the timer and the crontab line mean them."""
+    hour, minute = night.clock
+    first = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    if first <= now:
+        first += timedelta(days=1)
+    return [first + timedelta(days=day) for day in range(count)]

@@ -1,0 +1,87 @@
+"""The schedule's texts mean what they say: the shell line is run for real, the calendar with a fake clock."""
+
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from runner.actions.units import Night, crontab_line, next_runs, ray_job_line, shell_command, systemd_units
+from runner.errors import UserError
+
+
+def night(tmp_path: Path, *argv: str, at: str = "02:30", limit: int = 1) -> Night:
+    return Night(argv or ("true",), str(tmp_path), at, limit, str(tmp_path / "night lock"), str(tmp_path / "night.log"))
+
+
+def test_the_printed_line_runs_in_its_folder_and_logs(tmp_path: Path) -> None:
+    line = shell_command(night(tmp_path, sys.executable, "-c", "import os; print(os.getcwd(), 'a b', '%d')"))
+    assert subprocess.run(["/bin/sh", "-c", line], check=False).returncode == 0
+    assert (tmp_path / "night.log").read_text() == f"{tmp_path} a b %d\n"
+
+
+def test_a_second_night_beside_a_running_one_ends_with_75(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    code = f"import pathlib, sys; pathlib.Path({str(ready)!r}).write_text('x'); sys.stdin.read()"
+    first = subprocess.Popen(["/bin/sh", "-c", shell_command(night(tmp_path, sys.executable, "-c", code))], stdin=subprocess.PIPE)
+    try:
+        for _ in range(500):
+            if ready.exists():
+                break
+            subprocess.run([sys.executable, "-c", "import time; time.sleep(0.01)"], check=True)
+        second = subprocess.run(["/bin/sh", "-c", shell_command(night(tmp_path, "true"))], check=False)
+        assert second.returncode == 75
+    finally:
+        assert first.stdin is not None
+        first.stdin.close()
+        assert first.wait(10) == 0
+
+
+def test_the_exit_code_of_the_sweep_comes_through(tmp_path: Path) -> None:
+    line = shell_command(night(tmp_path, sys.executable, "-c", "raise SystemExit(3)"))
+    assert subprocess.run(["/bin/sh", "-c", line], check=False).returncode == 3
+
+
+def test_cron_escapes_percent_and_keeps_the_time(tmp_path: Path) -> None:
+    line = crontab_line(night(tmp_path, "echo", "100%"))
+    assert line.startswith("30 2 * * * cd ") and r"100\%" in line and "\n" not in line
+
+
+@pytest.mark.parametrize("at", ["25:00", "2", "02:60", "noon", "02:00:00", ""])
+def test_a_wrong_time_is_refused(tmp_path: Path, at: str) -> None:
+    with pytest.raises(UserError, match="HH:MM"):
+        crontab_line(night(tmp_path, at=at))
+
+
+@pytest.mark.parametrize(
+    ("now", "first"),
+    [
+        (datetime(2026, 3, 1, 2, 29), datetime(2026, 3, 1, 2, 30)),
+        (datetime(2026, 3, 1, 2, 30), datetime(2026, 3, 2, 2, 30)),
+        (datetime(2026, 12, 31, 23, 0), datetime(2027, 1, 1, 2, 30)),
+        (datetime(2028, 2, 28, 3, 0), datetime(2028, 2, 29, 2, 30)),
+    ],
+)
+def test_the_calendar(tmp_path: Path, now: datetime, first: datetime) -> None:
+    assert next_runs(night(tmp_path), now, 2)[0] == first
+
+
+def test_units_are_what_systemd_accepts(tmp_path: Path) -> None:
+    units = systemd_units(night(tmp_path, sys.executable, "-m", "runner", "+experiment=nightly", 'a "b" 100% $x'))
+    assert "OnCalendar=*-*-* 02:30:00" in units["engine-flag-nightly.timer"] and "Persistent=true" in units["engine-flag-nightly.timer"]
+    service = units["engine-flag-nightly.service"]
+    assert "OnFailure=engine-flag-nightly-failed.service" in service and "TimeoutStartSec=1min" in service
+    assert '"a \\"b\\" 100%% $$x"' in service
+    for name, text in units.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", *[str(tmp_path / name) for name in units]], capture_output=True, text=True, check=False
+    )
+    complaints = [line for line in done.stderr.splitlines() if "engine-flag" in line]
+    assert not complaints, complaints
+
+
+def test_a_ray_job_line_names_cluster_and_command(tmp_path: Path) -> None:
+    line = ray_job_line(night(tmp_path, "python", "-m", "runner", "x=a b"), "http://127.0.0.1:8265")
+    assert "ray job submit --address http://127.0.0.1:8265 --no-wait -- python -m runner 'x=a b'" in line
