@@ -18,40 +18,77 @@ from runner.tracking.outbox import read_report, tracking_log
 
 @dataclass
 class TrackingProcess:
-    """A running tracking process. `process` is None where tracking is off."""
+    """The tracking process of one study, as its driver sees it. `process` is None before `start` and where tracking is off."""
 
     root: RootPaths
     study: StudyPaths
     tracking: TrackingSpec
-    process: "subprocess.Popen[bytes] | None"
+    process: "subprocess.Popen[bytes] | None" = None
+    report: TrackReport | None = None
 
-    @property
-    def pid(self) -> int | None:
-        return None if self.process is None else self.process.pid
+    def start(self) -> None:
+        """Returns at once (a few ms). The process follows the journal by itself; nothing it does can delay a launch.
+        Never fails a study: where no process can be started, the records wait."""
+        if not self.tracking.enabled or self.process is not None:
+            return
+        folder = str(self.study.folder.absolute())
+        command = [sys.executable, "-m", "runner.tracking.process", folder, "--root", str(self.root.root.absolute())]
+        command += ["--tracking", self.tracking.model_dump_json(), "--driven"]
+        try:
+            self.study.folder.mkdir(parents=True, exist_ok=True)
+            with open(tracking_log(self.study), "ab") as log:
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # Ctrl-C at the terminal is the driver's; it tells us what it wants
+                    env={**os.environ, "RUNNER_TRACKING": self.study.name, "PYTHONPATH": _python_path()},
+                    cwd=folder,
+                )
+        except OSError:
+            self.process = None
+
+    def finish(self, deadline_s: float | None = None) -> TrackReport:
+        """Asks for the last pass and waits for it at most `deadline_s` seconds (default `tracking.timeout_s`). Then the
+        process is ended and the report names what still waits. Call it after report and decision are written. Idempotent."""
+        limit = self.tracking.timeout_s if deadline_s is None else deadline_s
+        if not self.tracking.enabled:
+            self.report = TrackReport(uri="", study=self.study.name, notes=("tracking is off (tracking.enabled=false)",))
+            return self.report
+        started = time.monotonic()
+        done = self.process is not None and _ask_and_wait(self.process, limit)
+        last = read_report(self.study)
+        if done and last is not None and last.complete:
+            self.report = last
+            return last
+        left = waiting(self.root, self.study, self.tracking)
+        error = (last.error if last else None) or (f"not done within {limit:.0f} s" if left else None)
+        uri = self.tracking.uri or f"sqlite:///{self.root.database.absolute()}"
+        base = last or TrackReport(uri=uri, study=self.study.name)
+        self.report = base.model_copy(update={"waiting": left, "error": error, "seconds": time.monotonic() - started})
+        return self.report
+
+    def abandon(self) -> None:
+        """Ends the process now, for a driver that is interrupted; what is not sent waits in the records. Idempotent."""
+        if self.process is not None:
+            _end(self.process)
+
+    def summary(self) -> list[str]:
+        """Lines for the person after `finish`: where to look, or what waits and how it is sent."""
+        return str(self.report).splitlines() if self.report is not None else []
 
 
 def start_tracking(root: RootPaths, study: StudyPaths, tracking: TrackingSpec) -> TrackingProcess:
-    """Returns at once (a few ms). The process follows the journal by itself; nothing it does can delay a launch.
-    Starting it never fails a study: where no process can be started, the records wait."""
-    if not tracking.enabled:
-        return TrackingProcess(root, study, tracking, None)
-    study.folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "runner.tracking.process", str(study.folder.absolute()), "--root", str(root.root.absolute())]
-    command += ["--tracking", tracking.model_dump_json(), "--driven"]
-    try:
-        with open(tracking_log(study), "ab") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C at the terminal is the driver's; it tells us what it wants
-                env={**os.environ, "RUNNER_TRACKING": study.name, "PYTHONPATH": _python_path()},
-                cwd=str(study.folder.absolute()),
-            )
-    except OSError:
-        return TrackingProcess(root, study, tracking, None)
-    return TrackingProcess(root, study, tracking, process)
+    """A started tracking process."""
+    process = TrackingProcess(root, study, tracking)
+    process.start()
+    return process
+
+
+def finish_tracking(process: TrackingProcess, deadline_s: float | None = None) -> TrackReport:
+    """See `TrackingProcess.finish`."""
+    return process.finish(deadline_s)
 
 
 def _python_path() -> str:
@@ -59,41 +96,11 @@ def _python_path() -> str:
     return os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def finish_tracking(handle: TrackingProcess, deadline_s: float | None = None) -> TrackReport:
-    """Asks for the last pass and waits for it at most `deadline_s` seconds (default `tracking.timeout_s`; 0: not at all).
-    Then the process is ended and the report names what still waits. Call it after report and decision are written. Idempotent."""
-    limit = handle.tracking.timeout_s if deadline_s is None else deadline_s
-    uri = handle.tracking.uri or f"sqlite:///{handle.root.database.absolute()}"
-    if not handle.tracking.enabled:
-        return TrackReport(uri=uri, notes=("tracking is off (tracking.enabled=false)",))
-    started = time.monotonic()
-    done = handle.process is not None and _ask_and_wait(handle.process, limit)
-    report = read_report(handle.study) if done else None
-    if report is not None and report.complete:
-        return report
-    left = waiting(handle.root, handle.study, handle.tracking)
-    error = (report.error if report else None) or _last_error(handle.study) or (f"not done after {limit:.0f} s" if left else None)
-    base = report or TrackReport(uri=uri)
-    return base.model_copy(update={"waiting": left, "error": error, "seconds": time.monotonic() - started})
-
-
-def waiting_text(report: TrackReport, study: StudyPaths) -> str:
-    """What to tell the person after `finish_tracking`: where to look, or what waits and how it is sent."""
-    if report.complete:
-        look = "" if report.uri.startswith("http") else f"mlflow ui --backend-store-uri {report.uri} --workers 1, then "
-        return f"MLflow: {look}{report.link}" if report.link else "; ".join(report.notes)
-    reason = f" ({report.error})" if report.error else ""
-    return (
-        f"MLflow does not hold everything yet: {len(report.waiting)} runs of {study.name} wait{reason}.\n"
-        f"Nothing is lost; send them with: python -m runner action=track study.name={study.name}"
-    )
-
-
 def _ask_and_wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
-    """True when the process ended by itself."""
+    """True when the process ended by itself in time; else it has been ended."""
     if process.stdin is not None and not process.stdin.closed:
         try:
-            process.stdin.write(b"finish\n" if limit > 0 else b"")
+            process.stdin.write(b"finish\n")
             process.stdin.close()
         except OSError:
             pass
@@ -101,15 +108,20 @@ def _ask_and_wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
         process.wait(timeout=max(0.0, limit))
         return True
     except subprocess.TimeoutExpired:
-        process.terminate()
+        _end(process)
+        return False
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """SIGTERM, two seconds, SIGKILL. Every write of the process to disk is atomic and every run in MLflow has its key."""
+    if process.stdin is not None and not process.stdin.closed:
+        try:
+            process.stdin.close()
+        except OSError:
+            pass
+    process.terminate()
     try:
         process.wait(timeout=2)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    return False
-
-
-def _last_error(study: StudyPaths) -> str | None:
-    report = read_report(study)
-    return report.error if report else None

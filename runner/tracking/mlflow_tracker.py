@@ -55,6 +55,7 @@ class TrackReport(Strict):
     """What a pass did. `waiting`: keys of runs that MLflow does not hold yet as the records have them."""
 
     uri: str
+    study: str = ""
     experiment: str = ""
     link: str = ""
     written: int = 0
@@ -67,6 +68,19 @@ class TrackReport(Strict):
     @property
     def complete(self) -> bool:
         return not self.waiting and self.error is None
+
+    def __str__(self) -> str:
+        """For the person: where to look, or what waits and how it is sent."""
+        lines = list(self.notes)
+        if self.complete and self.link:
+            if not self.uri.startswith("http"):
+                lines.append(f"MLflow: mlflow ui --backend-store-uri {self.uri} --workers 1")
+            lines.append(f"MLflow: {self.link}")
+        elif not self.complete:
+            reason = f" ({self.error})" if self.error else ""
+            lines.append(f"MLflow does not hold everything yet: {len(self.waiting)} runs of {self.study} wait{reason}.")
+            lines.append(f"Nothing is lost; send them with: python -m runner action=track study.name={self.study}")
+        return "\n".join(lines)
 
 
 def read_view(study: StudyPaths) -> tuple[Plan, list[RunView], bool]:
@@ -93,7 +107,7 @@ def track_study(root: RootPaths, study: StudyPaths, tracking: TrackingSpec, stop
     started = time.monotonic()
     uri = store.uri_of(root, tracking)
     if not tracking.enabled:
-        return TrackReport(uri=uri, notes=("tracking is off (tracking.enabled=false)",))
+        return TrackReport(uri=uri, study=study.name, notes=("tracking is off (tracking.enabled=false)",))
     with FileLock(study.folder / "tracking.lock"):
         plan, runs, finished = read_view(study)
         state = _read_state(study, uri)
@@ -121,6 +135,7 @@ def track_study(root: RootPaths, study: StudyPaths, tracking: TrackingSpec, stop
     base = tracking.uri if tracking.uri and tracking.uri.startswith("http") else "http://127.0.0.1:5000"
     return TrackReport(
         uri=uri,
+        study=study.name,
         experiment=plan.experiment,
         link=saved_view.link(base, identifier, saved_view.view_key(plan.study)),
         written=session.written,

@@ -5,115 +5,21 @@ with growing pauses, and nobody else anything."""
 
 import argparse
 import os
-import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from runner.errors import UserError
 from runner.records.paths import RootPaths, StudyPaths
 from runner.spec.study import TrackingSpec
-from runner.tracking.mlflow_tracker import TrackReport, track_study
-from runner.tracking.outbox import read_report, write_report
+from runner.tracking.follower import LOOK_EVERY_S, Follower
+from runner.tracking.launcher import TrackingProcess
+from runner.tracking.mlflow_tracker import track_study
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 60.0
-LOOK_EVERY_S = 0.5
-
-
-@dataclass
-class Follower:
-    """Passes over one study until it is finished and sent. `track` is one pass; `sleep` waits, waking early for `finish`."""
-
-    study: StudyPaths
-    track: Callable[[], TrackReport]
-    driven: bool
-    finish: threading.Event = field(default_factory=threading.Event)
-    sleep: Callable[[float], None] = time.sleep
-    say: Callable[[str], None] = print
-    passes: int = 0
-
-    def run(self) -> TrackReport:
-        """Returns the report of the last pass. A UserError (wrong URI, store of another version) ends it at once: waiting
-        would not help."""
-        pause, seen = FIRST_PAUSE_S, None
-        report = TrackReport(uri="")
-        while True:
-            last, mark = self.finish.is_set(), self._mark()
-            if mark == seen and not last:
-                self.sleep(LOOK_EVERY_S)
-                continue
-            report = self._pass()
-            if report.error is None:
-                pause, seen = FIRST_PAUSE_S, mark
-                if report.complete and (last or (not self.driven and self._study_finished())):
-                    return report
-                if last:
-                    self._wait(pause)
-                continue
-            if report.error.startswith("error:"):
-                return report
-            self._wait(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
-
-    def _pass(self) -> TrackReport:
-        self.passes += 1
-        try:
-            report = self.track()
-        except UserError as error:
-            report = TrackReport(uri="", error=f"error: {error}")
-        except Exception as error:  # noqa: BLE001 - whatever the server or the network does, the records wait and are sent later
-            report = TrackReport(uri="", error=_brief(error))
-        if report.error:
-            self.say(f"pass {self.passes}: {report.error}")
-            previous = read_report(self.study)
-            if previous is not None:
-                report = previous.model_copy(update={"error": report.error})
-        write_report(self.study, report)
-        return report
-
-    def _wait(self, pause: float) -> None:
-        """The pause after an error; `finish` cuts a long one short, since then somebody is waiting."""
-        until = time.monotonic() + pause
-        asked = self.finish.is_set()
-        while time.monotonic() < until:
-            self.sleep(min(LOOK_EVERY_S, pause))
-            if self.finish.is_set() and not asked:
-                return
-
-    def _mark(self) -> tuple[tuple[int, int], ...]:
-        """Changes when there is something new to send."""
-        marks = []
-        for path in (self.study.journal, self.study.decision, self.study.report, self.study.plan):
-            try:
-                found = path.stat()
-                marks.append((found.st_size, found.st_mtime_ns))
-            except OSError:
-                marks.append((0, 0))
-        return tuple(marks)
-
-    def _study_finished(self) -> bool:
-        try:
-            with open(self.study.journal, "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
-                return b'"kind":"study_finished"' in file.read().replace(b": ", b":")
-        except OSError:
-            return False
-
-
-def _brief(error: Exception) -> str:
-    """The cause in one line: the layers of HTTP libraries say the same thing three times."""
-    text = " ".join(str(error).split())
-    cause = re.search(r"\[Errno \d+\] [\w ]+|Read timed out|Name or service not known|error code \d{3}", text)
-    called = re.search(r"(?:request to|to endpoint) (\S+)", text)
-    if cause and called:
-        return f"{cause.group(0)} at {called.group(1).rstrip(',.')}"
-    return f"{type(error).__name__}: {text[:200]}"
+__all__ = ["TrackingProcess", "main"]
 
 
 def _listen(finish: threading.Event, end: Callable[[], None]) -> None:
