@@ -318,6 +318,9 @@ def main() -> int:
         out.write(json.dumps(message) + "\n")
         out.flush()
 
+    # The folder of a script is put first on the path; nothing of it may stand in for a module of the engine.
+    here = str(pathlib.Path(__file__).resolve().parent)
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or os.curdir) != here]
     order = json.load(sys.stdin)
     started = time.monotonic()
     try:
