@@ -48,8 +48,8 @@ class CleanReport(Strict):
         """True when nothing of a dead study is left."""
         return not self.kept and all(ended.how != "survived" for ended in self.ended)
 
-    def text(self) -> str:
-        """For the terminal."""
+    def __str__(self) -> str:
+        """For the terminal: a line for each process, container and study."""
         lines = [f"{each.how} pid {each.pid} of study {each.study}: {each.what}" for each in self.ended]
         lines += [f"ended container {name}" for name in self.containers]
         lines += [f"study {name} runs; left alone" for name in self.alive]

@@ -73,7 +73,8 @@ class Book:
 class Ledger:
     """Writes one owner's file in `folder`/ledger. The file is made with the first entry and removed by `close`.
 
-    `folder` is node-wide (see `locks.default_lock_folder`); each owner writes a file of its own, so nothing is shared."""
+    `folder` is node-wide (see `locks.default_lock_folder`); each owner writes a file of its own, so nothing is shared. (The path of
+    a .jsonl file stands for its folder.)"""
 
     folder: Path
     study: str
@@ -83,7 +84,8 @@ class Ledger:
     def __post_init__(self) -> None:
         self.owner = Owner.this_process(self.study)
         name = f"{safe_name(self.study)}-{self.owner.pid}-{self.owner.start}-{secrets.token_hex(4)}.jsonl"
-        self.path = Path(self.folder) / FOLDER / name
+        folder = Path(self.folder)
+        self.path = (folder.parent if folder.suffix == ".jsonl" else folder) / FOLDER / name
 
     def add(self, entry: Entry) -> None:
         """Writes an entry. Raises OSError (full disk, no right): then the process must not run."""
