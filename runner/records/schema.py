@@ -124,6 +124,9 @@ class PhaseRecord(Strict):
     window_s: float = 0.0
     warmup_s: float = 0.0
     metrics: dict[str, float] = Field(default_factory=dict)
+    within_pct: dict[str, float] = Field(
+        default_factory=dict, description="metric -> its standard error inside this phase (batch means over requests), percent"
+    )
     counts: Counts = Counts()
     client: ClientFitness = ClientFitness()
     telemetry: Telemetry = Telemetry()
