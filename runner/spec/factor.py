@@ -71,6 +71,10 @@ class EvidenceRule(Strict):
     observed: Marker | tuple[Marker, ...] = ()
     contradicted: Marker | tuple[Marker, ...] = ()
     resolved: Marker | tuple[Marker, ...] = ()
+    expected: Marker | tuple[Marker, ...] = Field(
+        default=(), description="these versions print this whenever the level is in force: absent from a log that got ready, it contradicts"
+    )
+    engine_chose: Marker | tuple[Marker, ...] = Field(default=(), description="the engine switched the factor on by itself")
     note: str = ""
 
 

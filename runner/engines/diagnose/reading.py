@@ -35,8 +35,10 @@ _STAMP = re.compile(
 )
 _TORCH_RANK = re.compile(r"\[(?P<rank>rank\d+)\]: ?")
 _USAGE_END = re.compile(r"^\S.*?: error: ")
+_USAGE_HEADS = ("usage: ", "options:", "optional arguments:", "positional arguments:")
 _FRAME = re.compile(r"^\s+\S")
-_NOT_FRAME = re.compile(r"^\s+(?:what\(\): |(?:tvm|torch|RuntimeError|ValueError|AssertionError|Exception|OSError|ImportError)\S*:)")
+_NOT_USAGE_HEADS = ("usage: ", "options:", "optional arguments:", "positional arguments:")
+_FRAME = re.compile(r"^\s+(?:what\(\): |(?:tvm|torch|RuntimeError|ValueError|AssertionError|Exception|OSError|ImportError)\S*:)")
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w]*\.)*[A-Za-z_]\w*(?:Error|Exception|Failed|Exit|Interrupt|Timeout|Failure|OutOfResources)\b(?:: |:?$)"
 )
@@ -105,10 +107,9 @@ def _lines(text: str) -> Iterator[Line]:
         if body.startswith("usage: "):
             in_usage = True
         if in_usage:
-            if not _USAGE_END.match(body):
-                if body[0].isspace() or body.startswith(("usage: ", "options:", "optional arguments:", "positional arguments:")):
-                    continue
-            in_usage = False
+            in_usage = not _USAGE_END.match(body) and (body[0].isspace() or body.startswith(_USAGE_HEADS))
+            if in_usage:
+                continue
         frame = body[0].isspace() and bool(_FRAME.match(body)) and not _NOT_FRAME.match(body)
         yield Line(number, body.rstrip(), raw.strip(), rank, frame)
 
