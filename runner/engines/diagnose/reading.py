@@ -37,8 +37,7 @@ _TORCH_RANK = re.compile(r"\[(?P<rank>rank\d+)\]: ?")
 _USAGE_END = re.compile(r"^\S.*?: error: ")
 _USAGE_HEADS = ("usage: ", "options:", "optional arguments:", "positional arguments:")
 _FRAME = re.compile(r"^\s+\S")
-_NOT_USAGE_HEADS = ("usage: ", "options:", "optional arguments:", "positional arguments:")
-_FRAME = re.compile(r"^\s+(?:what\(\): |(?:tvm|torch|RuntimeError|ValueError|AssertionError|Exception|OSError|ImportError)\S*:)")
+_NOT_FRAME = re.compile(r"^\s+(?:what\(\): |(?:tvm|torch|RuntimeError|ValueError|AssertionError|Exception|OSError|ImportError)\S*:)")
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w]*\.)*[A-Za-z_]\w*(?:Error|Exception|Failed|Exit|Interrupt|Timeout|Failure|OutOfResources)\b(?:: |:?$)"
 )

@@ -35,10 +35,14 @@ _FIELDS = {
 def judge_evidence(factor: FactorSpec, level: str, sources: Sources, engine_version: str) -> Evidence:
     """The grade of `level` and its proof. `engine_version` may be '' (not known): then every version's markers are tried, but no
     missing line counts. Raises UserError for a rule outside the grammar."""
+    return _judge(factor, level, sources, engine_version, _chosen_note(factor, sources, engine_version))
+
+
+def _judge(factor: FactorSpec, level: str, sources: Sources, engine_version: str, note: str) -> Evidence:
     rules = [rule for rule in factor.evidence if _applies(rule, factor, level, engine_version)]
     found = _first("contradicted", rules, sources) or _missing(rules, sources, engine_version)
     if found is not None:
-        return _evidence(factor, level, "contradicted", found, _chosen_note(factor, level, sources, engine_version))
+        return _evidence(factor, level, "contradicted", found, note)
     found = _first("observed", rules, sources)
     if found is not None:
         return _evidence(factor, level, "observed", found)
@@ -66,8 +70,8 @@ def engine_chose(
         if choice is None:
             continue
         level, found = choice
-        judged = judge_evidence(factor, level, sources, engine_version)
-        proof = f"asked for by nobody; the engine resolved it to `{level}` by itself ({found.proof}); {judged.grade}: {judged.proof}"
+        judged = _judge(factor, level, sources, engine_version, note="")
+        proof = f"asked for by nobody; resolved to `{level}` by the engine ({found.proof}); {judged.grade}: {judged.proof}"
         chosen.append(judged.model_copy(update={"factor": factor.name or name, "proof": proof}))
     return tuple(chosen)
 
@@ -230,10 +234,10 @@ def _level_of(factor: FactorSpec, value: Any, sources: Sources, version: str) ->
     return others[0] if others else factor.reference_level
 
 
-def _chosen_note(factor: FactorSpec, level: str, sources: Sources, version: str) -> str:
+def _chosen_note(factor: FactorSpec, sources: Sources, version: str) -> str:
     """Says that nobody asked, where the log or /server_info tells that the engine chose."""
     chosen = engine_choice(factor, sources, version)
-    return f"asked for by nobody: the engine resolved it to `{chosen[0]}` by itself ({chosen[1].proof})" if chosen else ""
+    return f"asked for by nobody, resolved to `{chosen[0]}` by the engine ({chosen[1].proof})" if chosen else ""
 
 
 def _worth(factor: FactorSpec, level: str, sources: Sources, version: str) -> str:
