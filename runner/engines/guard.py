@@ -79,6 +79,8 @@ class GuardedProcess:
             if "exit" in words:
                 self._exit = int(words["exit"])
             if words.get("done"):
+                if self._exit is None:
+                    self._exit = -signal.SIGKILL
                 self._ledger.gone(self.token)
                 self._finished.set()
 
@@ -110,8 +112,6 @@ class GuardedProcess:
     # --- OwnedProcess ---------------------------------------------------------------------------------------------
     def poll(self) -> int | None:
         """Exit code (negative: signal) or None while alive."""
-        if self._exit is None and self._finished.is_set():
-            return -signal.SIGKILL
         return self._exit
 
     def _members(self) -> list[process.Seen]:
@@ -145,24 +145,22 @@ class GuardedProcess:
         process.send(self.pid, self.start, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to the whole tree, again and again while it forks."""
-        for _ in range(50):
-            left = self._members()
-            if not left:
-                return
-            process.send_all(left, signal.SIGKILL)
-            process.wait_until_gone(left, 0.1)
+        """SIGKILL to the whole tree, again and again while it forks. The keeper does it, so that its own last command (`at_end`) is
+        not hit; without a keeper it is done from here."""
+        if not self._finished.is_set():
+            try:
+                self._channel.sendall(b'{"kill": true}\n')
+            except OSError:
+                self._end_leftovers()
 
     def wait_gone(self, timeout: float) -> bool:
-        """True when no process of the tree lives any more."""
+        """True when no process of the tree lives any more, and `at_end` has run."""
         deadline = time.monotonic() + timeout
         while self.tree():
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(0.01)
-        while self.poll() is None and time.monotonic() < deadline:  # the keeper's word comes a moment later
-            time.sleep(0.002)
-        return True
+            self._finished.wait(0.01)
+        return self._finished.wait(max(0.5, deadline - time.monotonic()))
 
 
 class GuardedOwner:
@@ -218,11 +216,12 @@ class GuardedOwner:
         log: Path,
         cwd: Path | None = None,
         at_end: Sequence[str] = (),
+        container: dict[str, str] | None = None,
     ) -> GuardedProcess:
         """Starts argv (no shell) in its own session, stdout and stderr appended to `log`. `env` is the whole environment.
 
         It is in the ledger before it runs. `at_end` is run once when the tree is gone, whoever ended it (a container is
-        ended by its id). Raises FileNotFoundError or PermissionError when it cannot be executed, GuardBroken."""
+        ended by its id; `container` names runtime and cidfile for the ledger). Raises FileNotFoundError or PermissionError when it cannot be executed, GuardBroken."""
         with self._mutex:
             if self._closed:
                 raise GuardBroken("this owner was closed")
@@ -244,7 +243,7 @@ class GuardedOwner:
             }
             child = GuardedProcess(ours, log.parent.name, token, self.ledger, at_end)
             try:
-                self._introduce(child, order)
+                self._introduce(child, order, container)
             except BaseException:
                 ours.close()  # the keeper ends what it has and itself
                 raise
@@ -252,7 +251,7 @@ class GuardedOwner:
             os.write(self._wake_write, b"n")
             return child
 
-    def _introduce(self, child: GuardedProcess, order: dict[str, Any]) -> None:
+    def _introduce(self, child: GuardedProcess, order: dict[str, Any], container: dict[str, str] | None) -> None:
         child._channel.sendall(json.dumps(order).encode() + b"\n")
         words = child.word(START_S)
         if words is None:
@@ -263,7 +262,7 @@ class GuardedOwner:
         child._known = {child.pid: child.start}
         if child.keeper is not None:
             self.ledger.add(Entry(child.keeper.pid, child.keeper.start, "keeper", child._launch, child.token))
-        self.ledger.add(Entry(child.pid, child.start, "server", child._launch, child.token))
+        self.ledger.add(Entry(child.pid, child.start, "server", child._launch, child.token, container))
         child._channel.sendall(b'{"go": true}\n')
         words = child.word(START_S)
         if words is None:

@@ -11,7 +11,7 @@ guard dies (end of file on a pipe) or when it is told to; the guard ends the tre
 lock's descriptor until they exit, so an orphan keeps the node locked.
 
 Words on a keeper's socket, one JSON object a line. In: the order {argv, env, cwd, at_end, grace}, then {"go": true} once the
-server is in the ledger, at any time {"end": true}. Out: {"pid", "start"}, {"error"} or {"running": true}, {"exit": code},
+server is in the ledger, at any time {"end": true} (SIGTERM, then SIGKILL after the grace) or {"kill": true}. Out: {"pid", "start"}, {"error"} or {"running": true}, {"exit": code},
 {"done": true} when no process of the tree is left.
 """
 
@@ -186,18 +186,21 @@ class Keeper:
                 return
             ready = {number for number, _ in poll.poll(1000)}
             self.wakeup.drain()
-            if self.guard in ready or (self.channel.fileno() in ready and not self._listen()):
-                self._end()
+            word = self._listen() if self.channel.fileno() in ready else ""
+            if word or self.guard in ready:
+                self._end(0.0 if word == "kill" else None)
                 return
 
-    def _listen(self) -> bool:
-        """False when the owner is gone or wants the end."""
+    def _listen(self) -> str:
+        """What the owner wants: "" (nothing), "kill", or "end", which is also what its death means."""
         try:
             data = self.channel.recv(1 << 16)
         except OSError:
-            return False
+            return "end"
         self.buffer += data
-        return bool(data) and b'"end"' not in self.buffer
+        if b'"kill"' in self.buffer:
+            return "kill"
+        return "end" if not data or b'"end"' in self.buffer else ""
 
     def _reap(self) -> None:
         """Takes the exit codes of ended children. No child at all is the proof that the tree is gone: orphans come to us."""
@@ -213,9 +216,10 @@ class Keeper:
                 self.root_ended = True
                 tell(self.channel, exit=exit_code_of(status))
 
-    def _end(self) -> None:
-        deadline = time.monotonic() + self.grace
-        process.send_all(process.descendants([os.getpid()]), signal.SIGTERM)
+    def _end(self, grace: "float | None" = None) -> None:
+        deadline = time.monotonic() + (self.grace if grace is None else grace)
+        if grace is None:
+            process.send_all(process.descendants([os.getpid()]), signal.SIGTERM)
         while not self.childless:
             self._reap()
             if time.monotonic() >= deadline:

@@ -1,0 +1,227 @@
+"""SGLang in a container, through docker or podman. The runtime's client is our process; the container is ended by its id.
+
+A container does not descend from its client, so no signal reaches it through the process tree: its id file is in the ledger
+before it runs, the guard ends it by that id when the client is gone, and `action=clean` does so after a dead study. Argument
+lists and life cycle are tested against a strict stand-in for the command; no container runtime was at hand.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.engines.base import LaunchOrder, Owner, argv_of
+from runner.engines.environment import CACHE_VARIABLES, base_environment, cache_folder
+from runner.engines.gpus import Gpus
+from runner.engines.httpserver import HttpServer
+from runner.engines.identity import PACKAGES, SCRIPT
+from runner.engines.modelfolder import model_folder
+from runner.engines.sglang import MODULE, choose_ports, command_of, complete_options, launch_environment, memory_waiter, needs_weights
+from runner.errors import UserError
+from runner.records.paths import LaunchPaths, safe_name
+from runner.records.schema import EngineIdentity
+from runner.spec.engine import EngineSpec
+
+CACHES_INSIDE = "/runner/caches"
+OVERLAY_INSIDE = "/runner/overlay"
+MODEL_INSIDE = "/runner/model"
+SHM = "32g"
+RUNTIMES = ("docker", "podman")
+
+
+class ContainerEngine:
+    """Implements `base.Engine` for `engine.image`. `spec.python` is the interpreter *inside* the image (default python3)."""
+
+    kind = "container"
+
+    def __init__(self, spec: EngineSpec, gpus: Gpus | None = None) -> None:
+        if not spec.image:
+            raise UserError("engine=container needs an image: engine.image=lmsysorg/sglang:v0.5.15.post1-cu129")
+        if Path(spec.container_runtime).name not in RUNTIMES:
+            raise UserError(f"engine.container_runtime={spec.container_runtime}: choices: {', '.join(RUNTIMES)} (or a path to one)")
+        self.spec = spec
+        self.image = spec.image
+        self.python = spec.python or "python3"
+        self._gpus = gpus
+        self._identity: EngineIdentity | None = None
+
+    @property
+    def runtime(self) -> str:
+        """The runtime's absolute path. Raises UserError when it is not installed."""
+        found = shutil.which(self.spec.container_runtime)
+        if found is None:
+            raise UserError(f"engine.container_runtime={self.spec.container_runtime}: no such command on this machine")
+        return found
+
+    def run_once(
+        self, words: Sequence[str], mounts: Mapping[str, str] | None = None, timeout: float = 300.0
+    ) -> "subprocess.CompletedProcess[str]":
+        """Runs `words` in a fresh container without GPUs and network, and removes it: for identity, resolve and audit. `mounts`:
+        folder here -> folder inside, read-only."""
+        argv = [self.runtime, "run", "--init", "--rm", "--network=none"]
+        argv += [word for here, there in (mounts or {}).items() for word in ("--volume", f"{here}:{there}:ro")]
+        try:
+            return subprocess.run(
+                [*argv, "--entrypoint", words[0], self.image, *words[1:]],
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                env=base_environment(),
+            )
+        except (OSError, subprocess.TimeoutExpired) as failed:
+            raise UserError(f"engine.container_runtime={self.spec.container_runtime}: {failed}") from None
+
+    def identify(self) -> EngineIdentity:
+        """Version and build of the engine inside the image; the image's own id is part of the build. Raises UserError."""
+        if self._identity is None:
+            image_id = self._image_id()
+            done = self.run_once([self.python, "-c", SCRIPT, *PACKAGES])
+            try:
+                answer = json.loads(done.stdout.strip().splitlines()[-1])
+                version = answer["packages"]["sglang"]
+            except (ValueError, IndexError, KeyError):
+                said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+                raise UserError(f"engine.image={self.image}: no sglang for {self.python} in this image ({said[:300]})") from None
+            if self.spec.version is not None and version != self.spec.version:
+                raise UserError(f"engine.version={self.spec.version} was asked for, but {self.image} has sglang {version}")
+            material = json.dumps([answer["packages"], answer["records"], answer["source"], image_id], sort_keys=True)
+            build = hashlib.sha256(material.encode()).hexdigest()[:16]
+            self._identity = EngineIdentity(kind="container", version=version, build=build, python=self.python, packages=answer["packages"])
+        return self._identity
+
+    def _image_id(self) -> str:
+        done = subprocess.run(
+            [self.runtime, "image", "inspect", "--format", "{{.Id}}", self.image],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=base_environment(),
+        )
+        if done.returncode != 0:
+            raise UserError(
+                f"engine.image={self.image} is not on this machine ({done.stderr.strip()[-200:]}); fetch it first: "
+                f"{self.spec.container_runtime} pull {self.image}"
+            )
+        return done.stdout.strip()
+
+    def start(self, order: LaunchOrder, owner: Owner) -> HttpServer:
+        """Starts `docker run` in the foreground, so that its output is the server's log and its exit code the server's."""
+        identity = self.identify()
+        folder = model_folder(order.model, weights_needed=needs_weights(order))
+        gpus = self._gpus if self._gpus is not None else Gpus.visible()
+        gpus.demand_free(own_pids=(), timeout=self.spec.deadlines.memory_free_s)
+        caches = cache_folder(self.spec.cache_root, identity.build, order.overlay)
+        port, options = choose_ports(order, self.spec)
+        options = complete_options(options, order, MODEL_INSIDE, port, self.spec.deadlines)
+        inside = launch_environment(order.model_copy(update={"overlay": None}), self.spec, caches_inside(caches))
+        if order.overlay:
+            inside["PYTHONPATH"] = OVERLAY_INSIDE
+        cidfile = Path(order.folder) / "container.id"
+        cidfile.parent.mkdir(parents=True, exist_ok=True)
+        cidfile.unlink(missing_ok=True)  # the runtime refuses to write over one
+        argv = run_words(
+            self.runtime,
+            name=container_name(order),
+            cidfile=cidfile,
+            image=self.image,
+            gpus=gpu_words(self.runtime, gpus),
+            mounts=mounts_of(folder.path, caches, order.overlay),
+            env=inside,
+            words=[self.python, "-m", MODULE, *argv_of(options)],
+        )
+        log = LaunchPaths(Path(order.folder)).server_log
+        spawn: Any = owner.spawn
+        owned = spawn(argv, base_environment() | _client_environment(), log, cwd=Path(order.folder), **self._ending(owner, cidfile))
+        return HttpServer(
+            owned,
+            port,
+            log,
+            command_of(argv, inside, order),
+            self.spec.deadlines,
+            caches=(caches,),
+            memory_free=memory_waiter(gpus),
+            trust_unknown=True,
+        )
+
+    def _ending(self, owner: Owner, cidfile: Path) -> dict[str, Any]:
+        """What a guard needs to end the container; an owner without a guard ends the client only."""
+        if not hasattr(owner, "ledger"):
+            return {}
+        words = [sys.executable, "-I", "-S", str(Path(__file__).with_name("container_end.py")), self.runtime, str(cidfile)]
+        return {"at_end": words, "container": {"runtime": self.runtime, "cidfile": str(cidfile)}}
+
+
+def container_name(order: LaunchOrder) -> str:
+    """Names study and launch for the person who reads `docker ps`; nothing is ever ended by it."""
+    return f"runner-{safe_name(order.study)[:60]}-{safe_name(order.launch)[:60]}"
+
+
+def caches_inside(caches: Path) -> dict[str, str]:
+    """Cache variables as the container sees them; the folders are made here, where they are mounted from."""
+    for name in CACHE_VARIABLES.values():
+        (caches / name).mkdir(parents=True, exist_ok=True)
+    return {variable: f"{CACHES_INSIDE}/{name}" for variable, name in CACHE_VARIABLES.items()}
+
+
+def mounts_of(model: Path, caches: Path, overlay: str | None) -> list[str]:
+    """`source:target[:ro]` for each mount. Snapshots of a hub are links into a folder beside them, which is mounted in its own place
+    too; so are the files that an overlay links to by absolute path (the image's own, found inside)."""
+    mounts = [f"{model}:{MODEL_INSIDE}:ro", f"{caches}:{CACHES_INSIDE}"]
+    blobs = {path.resolve().parent for path in model.iterdir() if path.is_symlink()} - {model}
+    for place in sorted(blobs):
+        # The links are relative (../../blobs/x): seen from /runner/model they point to /blobs.
+        mounts.append(f"{place}:/{place.name}:ro")
+    if overlay:
+        mounts.append(f"{overlay}:{OVERLAY_INSIDE}:ro")
+    for mount in mounts:
+        if mount.count(":") > 2:
+            raise UserError(f"a path with a colon cannot be mounted into a container: {mount}")
+    return mounts
+
+
+def gpu_words(runtime: str, gpus: Gpus) -> list[str]:
+    """The GPUs that are visible here, by UUID; none where there is none. Podman takes them as CDI devices."""
+    if not gpus.present:
+        return []
+    if Path(runtime).name == "podman":
+        return [word for uuid in gpus.uuids for word in ("--device", f"nvidia.com/gpu={uuid}")]
+    return ["--gpus", f'"device={",".join(gpus.uuids)}"']
+
+
+def run_words(
+    runtime: str,
+    *,
+    name: str,
+    cidfile: Path,
+    image: str,
+    gpus: Sequence[str],
+    mounts: Sequence[str],
+    env: Mapping[str, str],
+    words: Sequence[str],
+) -> list[str]:
+    """The whole command line: an init that reaps, removed when it ends, host network (the port is on loopback) and host IPC, large
+    shared memory for NCCL, no limit on locked memory."""
+    argv = [runtime, "run", "--init", "--rm", "--name", name, "--cidfile", str(cidfile)]
+    argv += ["--network=host", "--ipc=host", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
+    if Path(runtime).name != "podman":  # podman refuses a size for the host's own shared memory
+        argv += ["--shm-size", SHM]
+    argv += gpus
+    argv += [word for mount in mounts for word in ("--volume", mount)]
+    argv += [word for pair in env.items() for word in ("--env", "=".join(pair))]
+    return [*argv, "--entrypoint", words[0], image, *words[1:]]
+
+
+def _client_environment() -> dict[str, str]:
+    """What the runtime's client itself reads."""
+    import os
+
+    names = ("DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "CONTAINER_HOST", "XDG_CONFIG_HOME")
+    return {name: os.environ[name] for name in names if name in os.environ}
