@@ -120,7 +120,7 @@ def _fit(values: Array, mask: Mask, slots: Array, rules: Rules) -> Fit:
     """With the slope over positions where the design leaves degrees of freedom for it (decided by the design, not the data)."""
     counts = mask.sum(axis=2)
     blocks = (counts > 0).sum(axis=1)
-    arms = (mask.any(axis=1)[:, 1:]).sum(axis=1)
+    arms = mask[:, :, 1:].any(axis=1).sum(axis=1)
     df = counts.sum(axis=1) - blocks - arms
     known = rules.prior.effective_df if rules.prior is not None else 0.0
     return fit_blocks(values, mask, slots, slope=bool(np.all((df >= 2) & (df - 1 + known >= SLOPE_DF))))

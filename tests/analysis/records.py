@@ -67,7 +67,9 @@ def launch(
     )
 
 
-def plan(arms: Mapping[str, Mapping[str, str]], *, baseline: str = "baseline", phases: Sequence[str] = ("decode_c1",), **extra: object) -> Plan:
+def plan(
+    arms: Mapping[str, Mapping[str, str]], *, baseline: str = "baseline", phases: Sequence[str] = ("decode_c1",), **extra: object
+) -> Plan:
     """Arms by name -> levels, the baseline among them; every other arm has a TPOT hypothesis in every phase."""
     names = list(arms)
     others = [name for name in names if name != baseline]
