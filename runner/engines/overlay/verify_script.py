@@ -16,6 +16,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 from typing import Any
 
 
@@ -27,17 +28,29 @@ def drop_own_folder() -> None:
 
 def spec_of(name: str) -> Any:
     """The spec an import of `name` would use, found without executing any package on the way."""
-    # importlib.util.find_spec would import the parents; the import system's own search takes the parent's path instead.
+    # importlib.util.find_spec would import the parents; the import system's own search takes the parent's path instead. A
+    # folder without __init__.py asks for its parent among the loaded modules: empty stand-ins take their place meanwhile.
     find_spec = importlib._bootstrap._find_spec  # type: ignore[attr-defined]
-    path = None
+    path: list[str] | None = None
     spec = None
     parts = name.split(".")
-    for index in range(len(parts)):
-        spec = find_spec(".".join(parts[: index + 1]), path)
-        if spec is None:
-            return None
-        path = spec.submodule_search_locations
-    return spec
+    stand_ins = []
+    try:
+        for index in range(len(parts)):
+            full = ".".join(parts[: index + 1])
+            spec = find_spec(full, path)
+            if spec is None:
+                return None
+            if spec.submodule_search_locations is not None:
+                path = list(spec.submodule_search_locations)
+                if full not in sys.modules:
+                    sys.modules[full] = module = types.ModuleType(full)
+                    module.__path__ = path
+                    stand_ins.append(full)
+        return spec
+    finally:
+        for full in stand_ins:
+            del sys.modules[full]
 
 
 def sha_of(path: str) -> str:
