@@ -295,9 +295,18 @@ def _requests(study: StudyPaths, record: LaunchRecord) -> None:
 
     generator = np.random.default_rng(abs(hash(record.launch)) % 2**32)
     for phase in record.phases:
-        ttft = phase.metrics["ttft_p50_ms"] * generator.lognormal(0, 0.2, 200)
-        tpot = phase.metrics["tpot_p50_ms"] * generator.lognormal(0, 0.05, 200)
-        pq.write_table(pa.table({"ttft_ms": ttft, "tpot_ms": tpot}), study.folder / phase.artifacts["requests"])
+        ttft = phase.metrics["ttft_p50_ms"] / 1000 * generator.lognormal(0, 0.2, 200)
+        tpot = phase.metrics["tpot_p50_ms"] / 1000 * generator.lognormal(0, 0.05, 200)
+        sent = np.arange(200) * 0.05
+        table = pa.table(
+            {
+                "counted": [True] * 200,
+                "sent_s": sent,
+                "chunk_s": [[s + t, s + t + 127 * p] for s, t, p in zip(sent, ttft, tpot, strict=True)],
+                "tokens": [[1, 128]] * 200,
+            }
+        )
+        pq.write_table(table, study.folder / phase.artifacts["requests"])
 
 
 def _decision(
