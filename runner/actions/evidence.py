@@ -14,6 +14,8 @@ def perform(settings: Settings, overrides: list[str]) -> int:
         raise UserError("action=evidence needs factor=NAME and level=LEVEL, and log=FILE or server_info=FILE")
     if settings.log is None and settings.server_info is None:
         raise UserError("action=evidence needs at least one of log=FILE and server_info=FILE")
-    paths = [Path(name) if name else None for name in (settings.log, settings.server_info, settings.probe, settings.metrics)]
-    print(json.dumps(evidence_files(settings.factor, settings.level, *paths)))
+    log, info, probe, metrics = (
+        Path(name) if name else None for name in (settings.log, settings.server_info, settings.probe, settings.metrics)
+    )
+    print(json.dumps(evidence_files(settings.factor, settings.level, log, info, probe, metrics, settings.engine.version)))
     return 0

@@ -62,7 +62,7 @@ def agree(settings: Settings, plan: Plan) -> None:
 
 
 def run_study(ground: Ground, plan: Plan, executor: Executor, stop: StopRequest, overrides: list[str]) -> int:
-    from runner.tracking.process import TrackingProcess
+    from runner.tracking.launcher import TrackingProcess
 
     settings = ground.settings
     config = scrub_mapping(settings.model_dump(mode="json", by_alias=True)) | {"overrides": overrides}

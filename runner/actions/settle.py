@@ -13,7 +13,7 @@ from runner.records.schema import LaunchRecord
 from runner.spec.protocol import Protocol
 
 if TYPE_CHECKING:
-    from runner.tracking.process import TrackingProcess
+    from runner.tracking.launcher import TrackingProcess
 
 
 def decide(paths: StudyPaths, protocol: Protocol, noise: Any = None) -> tuple[Plan, list[LaunchRecord], Decision]:

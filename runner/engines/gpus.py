@@ -105,6 +105,10 @@ class Gpus:
     def uuids(self) -> tuple[str, ...]:
         return tuple(device.uuid for device in self.devices)
 
+    def driver_version(self) -> str | None:
+        """The NVIDIA driver's version; None where there is no driver."""
+        return None if self._nvml is None else _text(self._ask("nvmlSystemGetDriverVersion")) or None
+
     def _find(self, visible: str | None) -> None:
         found: list[tuple[GpuDevice, Any]] = []
         for index in range(self._nvml.nvmlDeviceGetCount()):

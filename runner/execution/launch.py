@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.engines.base import Engine, LaunchFailed, Owner, Server
-from runner.engines.evidence import Sources, judge_evidence
+from runner.engines.evidence import Sources, engine_chose, judge_evidence
 from runner.engines.evidence.resolved_view import resolved_view, unfair
 from runner.execution.job import Event, LaunchJob, NodeFacts
+from runner.execution.treatment import Overlays
 from runner.loadgen.base import ClientBroken, GuardOrder, LoadDriver, PhaseOrder
 from runner.records.files import write_json, write_text
 from runner.records.paths import LaunchPaths
@@ -53,9 +54,12 @@ class _State:
     phases: list[PhaseRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     artifacts: dict[str, str] = field(default_factory=dict)
+    patches: dict[str, str] = field(default_factory=dict)
 
 
-def run_launch(job: LaunchJob, engine: Engine, owner: Owner, load: LoadDriver, facts: NodeFacts, emit: Emit) -> LaunchRecord:
+def run_launch(
+    job: LaunchJob, engine: Engine, owner: Owner, load: LoadDriver, facts: NodeFacts, emit: Emit, overlays: Overlays | None = None
+) -> LaunchRecord:
     """Blocks until the server is gone again. Raises ClientBroken (nothing is concluded) and KeyboardInterrupt."""
     paths = LaunchPaths(Path(job.order.folder))
     paths.folder.mkdir(parents=True, exist_ok=True)
@@ -67,6 +71,15 @@ def run_launch(job: LaunchJob, engine: Engine, owner: Owner, load: LoadDriver, f
         emit(Event(kind="stage", launch=job.order.launch, stage=name))
 
     try:
+        if overlays is not None and job.order.patches:
+            stage("patch")
+            with state.watch.stage("patch"):
+                overlay = overlays.of(job.order)
+            if overlay is not None:
+                write_text(paths.folder / "overlay.diff", overlay.diff)
+                state.artifacts["overlay_diff"] = _relative(paths.folder / "overlay.diff", job)
+                state.patches = dict.fromkeys(job.order.patches, overlay.digest)
+                job = job.model_copy(update={"order": job.order.model_copy(update={"overlay": overlay.path})})
         _serve(job, engine, owner, load, facts, paths, state, stage, emit)
     except LaunchFailed as failed:
         _fail(state, failed)
@@ -158,9 +171,10 @@ def gather_evidence(job: LaunchJob, log: Path, info: dict[str, Any], metrics: st
         probe=facts.probe or None,
     )
     version = str(info.get("version") or facts.engine.version)
-    return tuple(
+    graded = [
         judge_evidence(job.factors[factor], level, sources, version) for factor, level in job.order.levels.items() if factor in job.factors
-    )
+    ]
+    return (*graded, *engine_chose(job.factors, job.order.levels, sources, version))
 
 
 def _death(server: Server, job: LaunchJob, stage: str) -> Failure:
@@ -184,6 +198,8 @@ def _record(job: LaunchJob, facts: NodeFacts, paths: LaunchPaths, state: _State,
     if state.server is not None and state.server.log.exists():
         state.artifacts["server_log"] = _relative(state.server.log, job)
     command = state.server.command if state.server is not None else Command(argv=())
+    if state.patches:
+        command = command.model_copy(update={"patches": state.patches})
     measured = [phase for phase in state.phases if phase.valid]
     outcome: Outcome = "invalid" if state.outcome == "ok" and job.phases and not measured else state.outcome
     record = LaunchRecord(

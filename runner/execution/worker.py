@@ -2,7 +2,6 @@
 
 The same class runs in this process (inline) or as a Ray actor; it knows of neither."""
 
-import os
 import queue
 import socket
 import subprocess
@@ -11,13 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.engines.base import Engine
-from runner.engines.gpus import gpu_driver, gpu_uuids
+from runner.engines.environment import base_environment, cache_home, python_path
+from runner.engines.gpus import Gpus
 from runner.engines.guard import GuardedOwner
 from runner.engines.ledger import Ledger
 from runner.engines.locks import NodeLock, default_lock_folder
 from runner.engines.registry import choose_engine
 from runner.execution.job import Event, LaunchJob, NodeFacts, NodeOrder
 from runner.execution.launch import run_launch
+from runner.execution.treatment import Overlays
 from runner.loadgen.driver import ProcessDriver
 
 
@@ -43,22 +44,33 @@ class NodeWorker:
         try:
             self._owner = GuardedOwner(Ledger(folder / "ledger.jsonl", study=order.study), lock_fd=self._lock.fd)
             self._engine: Engine = choose_engine(order.engine, order.node)
-            self._load = ProcessDriver(self._owner)
+            self._load = ProcessDriver(self._owner.spawn)
             self.facts = self._find_facts()
+            self._overlays = self._find_overlays()
         except BaseException:
             self.close()
             raise
 
     def _find_facts(self) -> NodeFacts:
         identity = self._engine.identify()
+        gpus = Gpus.visible()
         probe: dict[str, object] = {}
         if identity.kind == "sglang" and identity.python:
             from runner.engines.evidence.probe import run_probe
 
-            probe = run_probe(identity.python, dict(os.environ))
+            probe = run_probe(identity.python, base_environment() | python_path(None, self._order.engine.extra_python_path))
         return NodeFacts(
-            host=socket.gethostname(), boot_id=boot_id(), engine=identity, gpus=tuple(gpu_uuids()), driver=gpu_driver(), probe=probe
+            host=socket.gethostname(), boot_id=boot_id(), engine=identity, gpus=gpus.uuids, driver=gpus.driver_version(), probe=probe
         )
+
+    def _find_overlays(self) -> Overlays | None:
+        """Only an engine of its own interpreter can be patched; the simulated one plays its patches."""
+        python = self.facts.engine.python
+        if self.facts.engine.kind != "sglang" or python is None:
+            return None
+        spec = self._order.engine
+        home = cache_home(spec.cache_root)
+        return Overlays(home / "overlays" / self.facts.engine.build[:16], python, spec.extra_python_path)
 
     def describe(self) -> NodeFacts:
         return self.facts
@@ -71,7 +83,7 @@ class NodeWorker:
 
         def work() -> None:
             try:
-                record = run_launch(job, self._engine, owner, load, self.facts, events.put)
+                record = run_launch(job, self._engine, owner, load, self.facts, events.put, self._overlays)
                 events.put(Event(kind="launch", launch=job.order.launch, record=record))
             except BaseException as error:  # noqa: BLE001  handed to the consumer, who raises it
                 events.put(error)
