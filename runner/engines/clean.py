@@ -59,7 +59,7 @@ class CleanReport(Strict):
 
 def left_by(book: Book) -> list[process.Seen]:
     """Live processes that a dead owner left: the ledger's own (same pid, same start time), their descendants, and those that
-    carry a token of the ledger. Nothing from another boot or pid namespace."""
+    carry a token of the ledger. Nothing from another boot or pid namespace, and nothing of another user than the ledger's."""
     if not book.owner.here:
         return []
     named = [
@@ -73,7 +73,7 @@ def left_by(book: Book) -> list[process.Seen]:
         if seen.live and seen.pid not in found and process.environment(seen.pid).get(process.TOKEN_VARIABLE) in tokens:
             found[seen.pid] = seen
     found.pop(os.getpid(), None)
-    return list(found.values())
+    return [seen for seen in found.values() if process.user_of(seen.pid) == book.owner.user]
 
 
 def clean(folder: Path) -> CleanReport:
@@ -146,7 +146,7 @@ def _end_containers(book: Book) -> tuple[list[str], list[str]]:
     for entry in book.entries:
         if entry.container is None:
             continue
-        if book.path.stat().st_uid != os.getuid():
+        if book.owner.user != os.getuid():
             failures.append(f"study {book.owner.study}: its container belongs to user {book.owner.user}, who must clean it")
             continue
         runtime, cidfile = entry.container["runtime"], Path(entry.container["cidfile"])

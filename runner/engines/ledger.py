@@ -62,7 +62,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Book:
-    """What one ledger file holds: its owner and the entries that were not struck out."""
+    """What one ledger file holds: its owner and the entries that were not struck out. `owner.user` is the file's user, whatever the
+    file says: anybody may put a ledger into the shared folder, and it speaks for that user's processes only."""
 
     path: Path
     owner: Owner
@@ -135,13 +136,14 @@ def read(path: Path) -> Book | None:
     entries: list[Entry] = []
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        user = path.lstat().st_uid
     except OSError:
         return None
     for line in lines:
         try:
             words = json.loads(line)
             if "owner" in words:
-                owner = Owner(**words["owner"])
+                owner = Owner(**{**words["owner"], "user": user})
             elif "entry" in words:
                 entries.append(Entry(**words["entry"]))
             elif "gone" in words:

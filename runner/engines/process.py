@@ -97,6 +97,14 @@ def environment(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def user_of(pid: int) -> int | None:
+    """The user that a process runs as, or None when there is none."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
+    except OSError:
+        return None
+
+
 def marked(token: str) -> list[Seen]:
     """Live processes whose environment carries this token."""
     return [seen for seen in everything() if seen.live and environment(seen.pid).get(TOKEN_VARIABLE) == token]
