@@ -166,11 +166,9 @@ def cost_model(
 ) -> CostModel:
     """Defaults by node, then the node's own all-reduce costs, then `overrides`; `effects` of the levels that `levels` has."""
     names = {item.name for item in fields(Costs)}
-    unknown = [key for key in overrides if key not in names and key.partition(".")[0] not in ("alpha_us", "gb_s", *BEHAVIOUR)]
+    unknown = unknown_overrides(overrides)
     if unknown:
-        raise ValueError(
-            f"simulation.compute: unknown key {', '.join(unknown)}; choices: {', '.join(sorted(names))}, alpha_us.ALGORITHM, gb_s.ALGORITHM"
-        )
+        raise ValueError(unknown)
     costs = replace(default_costs(model, node), **{key: value for key, value in overrides.items() if key in names})
     reduce = dict(NVLINK if node.fast_link else PCIE) | dict(node.all_reduce)
     for key, value in overrides.items():
@@ -182,6 +180,16 @@ def cost_model(
             reduce[algorithm] = (alpha, value)
     decode, prefill = factors(effects, levels)
     return CostModel(model, node, force, costs, reduce, decode, prefill)
+
+
+def unknown_overrides(overrides: Mapping[str, float]) -> str:
+    """What is wrong with the keys of simulation.compute, with the choices; empty when nothing is."""
+    names = {item.name for item in fields(Costs)} | set(BEHAVIOUR)
+    unknown = [key for key in overrides if key not in names and key.partition(".")[0] not in ("alpha_us", "gb_s")]
+    if not unknown:
+        return ""
+    choices = ", ".join(sorted(names))
+    return f"engine.simulation.compute: unknown key {', '.join(unknown)}; choices: {choices}, alpha_us.ALGORITHM, gb_s.ALGORITHM"
 
 
 # keys of simulation.compute that are no cost but a behaviour of outputs (outputs.py)

@@ -8,6 +8,7 @@ from runner.engines import ports
 from runner.engines.base import LaunchOrder, Owner
 from runner.engines.environment import base_environment
 from runner.engines.httpserver import HttpServer
+from runner.engines.simulated.cost import unknown_overrides
 from runner.engines.simulated.faults import check
 from runner.engines.simulated.launch import DEFAULT_VERSION
 from runner.errors import UserError
@@ -28,7 +29,7 @@ class SimulatedEngine:
     kind = "simulated"
 
     def __init__(self, spec: EngineSpec) -> None:
-        wrong = check(spec.simulation.faults)
+        wrong = check(spec.simulation.faults) or unknown_overrides(spec.simulation.compute)
         if wrong:
             raise UserError(wrong)
         self.spec = spec
@@ -57,6 +58,6 @@ class SimulatedEngine:
         surroundings["PYTHONPATH"] = ":".join(path)
         owned = owner.spawn(argv, surroundings, paths.server_log, cwd=paths.folder)
         command = Command(
-            argv=tuple(argv), env=scrub_mapping(ours), cwd=order.folder, overlay=order.overlay, patches={name: "" for name in order.patches}
+            argv=tuple(argv), env=scrub_mapping(ours), cwd=order.folder, overlay=order.overlay, patches=dict.fromkeys(order.patches, "")
         )
         return HttpServer(owned, port, paths.server_log, command, order.engine.deadlines)
