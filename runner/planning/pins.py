@@ -29,6 +29,19 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "pipeline-parallel-size": "pp-size",
     }
 )
+# (name, versions that call it otherwise, the other name): a file may use either, a launch gets the version's own.
+RENAMED: tuple[tuple[str, str, str], ...] = (
+    ("cuda-graph-bs-decode", "<0.5.14", "cuda-graph-bs"),
+    ("cuda-graph-bs", ">=0.5.14", "cuda-graph-bs-decode"),
+    ("cuda-graph-max-bs-decode", "<0.5.14", "cuda-graph-max-bs"),
+    ("cuda-graph-max-bs", ">=0.5.14", "cuda-graph-max-bs-decode"),
+    ("dsa-prefill-backend", "<0.5.13", "nsa-prefill-backend"),
+    ("dsa-decode-backend", "<0.5.13", "nsa-decode-backend"),
+    ("nsa-prefill-backend", ">=0.5.13", "dsa-prefill-backend"),
+    ("nsa-decode-backend", ">=0.5.13", "dsa-decode-backend"),
+    ("stream-output", ">=0.5.10", "incremental-streaming-output"),
+    ("incremental-streaming-output", "<0.5.10", "stream-output"),
+)
 # What an option is where nobody sets it; switches are false, everything else is null.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"tp-size": 1, "ep-size": 1, "dp-size": 1, "pp-size": 1, "nnodes": 1, "attn-dp-size": 1, "moe-a2a-backend": "none"}
@@ -39,6 +52,15 @@ def canonical(name: str) -> str:
     """The option's name with dashes, without leading ones, aliases resolved."""
     plain = name.lstrip("-").replace("_", "-")
     return ALIASES.get(plain, plain)
+
+
+def name_in(version: Version, name: str) -> str:
+    """The canonical name that this engine version uses for the option."""
+    plain = canonical(name)
+    for known, versions, other in RENAMED:
+        if plain == known and version_in(version, versions, "renamed options"):
+            return other
+    return plain
 
 
 def option_value(options: Mapping[str, Any], name: str) -> Any:
@@ -85,11 +107,6 @@ PINS: tuple[Pin, ...] = (
 )  # fmt: skip
 
 
-def graph_option(version: Version) -> str:
-    """The option that lists the captured decode batches in this version."""
-    return "cuda-graph-bs" if version_in(version, "<0.5.14", "pins") else "cuda-graph-bs-decode"
-
-
 def baseline_pins(
     node: NodeSpec, model: ModelSpec, version: Version, phases: Mapping[str, PhaseSpec]
 ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -108,7 +125,7 @@ def baseline_pins(
             env.update(pin.env)
     widest = max((phase.concurrency for phase in phases.values()), default=1)
     if node.gpus >= 1:
-        options[graph_option(version)] = captured_batches(widest)
+        options[name_in(version, "cuda-graph-bs-decode")] = captured_batches(widest)
     options["max-running-requests"] = widest
     options["max-total-tokens"] = kv_tokens(phases.values())
     return options, env
@@ -129,5 +146,5 @@ def kv_tokens(phases: Any) -> int:
 
 
 def longest(lengths: Lengths) -> int:
-    """The longest request that these lengths can give, tokens."""
-    return lengths.value if lengths.kind == "fixed" else lengths.high
+    """What a long request of these lengths takes, tokens: of a lognormal draw four times its mean, else the longest possible."""
+    return {"fixed": lengths.value, "uniform": lengths.high, "lognormal": min(lengths.high, 4 * lengths.value)}[lengths.kind]

@@ -9,7 +9,7 @@ from packaging.version import Version
 from runner.config import Settings
 from runner.errors import UserError, choices
 from runner.planning.conditions import Clause, holds, parse, subject_of, version_in
-from runner.planning.pins import baseline_pins, canonical, option_value
+from runner.planning.pins import baseline_pins, name_in, option_value
 from runner.planning.values import value_of
 from runner.spec.factor import Condition, FactorSpec, Level, Treatment
 from runner.spec.workload import PhaseSpec
@@ -99,7 +99,7 @@ def level_plan(factor: FactorSpec, name: str, level: str, version: Version, fact
         value = value_of(factor.value_rule, level, where)
         treatment = _with_value(factor, name, level, value, treatment)
     treatment = Treatment(
-        options={canonical(key): item for key, item in treatment.options.items()}, env=treatment.env, patches=treatment.patches
+        options={name_in(version, key): item for key, item in treatment.options.items()}, env=treatment.env, patches=treatment.patches
     )
     reference = level == factor.reference_level
     conditions = [(condition, True, f"{file_of(name)}, levels.{level}.requires") for condition in spec.requires]
@@ -198,7 +198,7 @@ def common_treatment(settings: Settings, version: Version, phases: Mapping[str, 
     options: dict[str, Any] = {}
     env: dict[str, str] = {}
     for some_options, some_env in layers:
-        options.update({canonical(name): value for name, value in some_options.items()})
+        options.update({name_in(version, name): value for name, value in some_options.items()})
         env.update({name: str(value) for name, value in some_env.items()})
     return Treatment(options={name: value for name, value in options.items() if value is not None}, env=env)
 
