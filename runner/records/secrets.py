@@ -15,8 +15,8 @@ _SECRET_NAME = re.compile(
     r"""(?ix) ^ [\w.\-]*? (?:
         api[_-]?keys? | access[_-]?key(?:[_-]?id)? | secret[_-]?access[_-]?key | secret[_-]?keys? | private[_-]?key | account[_-]?key
       | (?:^|[_\-.]) (?: token | auth[_-]?key | encryption[_-]?key | signing[_-]?key | license[_-]?key | master[_-]?key | hmac[_-]?key )
-      | (?:^|[_\-.]|(?<=[a-z])) (?: secret | secrets | password | passwd | passphrase | pwd | credential | credentials | pat )
-      | authorization | proxy-authorization | bearer | cookie | set-cookie | x-auth-token | connection[_-]?string | dsn | netrc
+      | (?:^|[_\-.]|(?<=[a-z])) (?: secret | secrets | password | passwd | passphrase | pwd | credential | credentials )
+      | authorization | proxy-authorization | bearer | cookie | set-cookie | x-auth-token | connection[_-]?string | dsn | netrc | .*[_\-.]pat
     ) $"""
 )
 # Names that end like a secret and are none: special tokens, chat-template words, sampling words.
@@ -26,13 +26,13 @@ _ORDINARY_NAME = re.compile(
       | max | min | num | new | draft | accepted | vocab | single | bytes_per | latency_per | time_per ) [_\-] (?: token | pat ) ) $ | ^ (?: token | pwd | oldpwd | pat ) $"""
 )
 _VALUE = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,;)}\]&\"']+)"
-_NAME_IN_TEXT = re.compile(
-    rf"""(?ix) (?<![A-Za-z0-9_.\-]) (?P<quote>["']?) (?P<name>-{{0,2}}[A-Za-z][\w.\-]*) (?P=quote) (?P<sep>\s*[=:]\s*|\s+(?=\S)) (?P<value>{_VALUE})"""
-)
+_HINT = r"[\w.\-]*(?:key|token|secret|passw|passphrase|pwd|credential|authorization|bearer|cookie|dsn|netrc|connection|pat)[\w.\-]*"
+_ASSIGNED = re.compile(rf"(?i)(?<![\w.\-])(?P<quote>[\"']?)(?P<name>-{{0,2}}{_HINT})(?P=quote)(?P<sep>\s*[=:]\s*)(?P<value>{_VALUE})")
+_OPTION = re.compile(rf"(?i)(?<![\w\-])(?P<quote>[\"']?)(?P<name>--?{_HINT})(?P=quote)(?P<sep>,?\s+)(?P<value>{_VALUE})")
 _SHAPES = (
     re.compile(r"(?i)(?P<keep>\bauthorization[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token|digest)\s+)?)(?P<secret>[^\s\"',;]+)"),
     re.compile(r"(?i)(?P<keep>\b(?:bearer)\s+)(?P<secret>[A-Za-z0-9._~+/=\-]{8,})"),
-    re.compile(r"(?P<keep>[a-z][a-z0-9+.\-]*://)(?P<secret>[^\s/@:\"']*:[^\s/@\"']+)(?=@)", re.IGNORECASE),
+    re.compile(r"(?P<keep>[a-z][a-z0-9+.\-]*://[^\s/@:\"']*:)(?P<secret>[^\s/@\"']+)(?=@)", re.IGNORECASE),
     re.compile(r"(?P<keep>[a-z][a-z0-9+.\-]*://)(?P<secret>[A-Za-z0-9_\-]{16,})(?=@)", re.IGNORECASE),
     re.compile(
         r"(?P<keep>[?&](?:sig|signature|X-Amz-Signature|X-Amz-Credential|X-Amz-Security-Token|token|key|api_key|access_token)=)(?P<secret>[^&\s\"']+)",
@@ -50,6 +50,8 @@ _SHAPES = (
     re.compile(r"(?P<keep>)(?P<secret>\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*)"),
     re.compile(r"(?P<keep>)(?P<secret>-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z))", re.DOTALL),
 )
+# A count of tokens, not a token: secrets are not short plain numbers.
+_NUMBER = re.compile(r"[-+]?\d{0,12}(?:\.\d*)?(?:e[-+]?\d+)?")
 _EMPTY = frozenset({"", "none", "null", "false", "true", "n/a", "unset", "''", '""', HIDDEN})
 
 
@@ -61,7 +63,8 @@ def is_secret_name(name: str) -> bool:
 
 def scrub_text(text: str) -> str:
     """`text` with every secret replaced by `***`; line count and everything else stay as they are."""
-    text = _NAME_IN_TEXT.sub(_hide_named, text)
+    text = _ASSIGNED.sub(_hide_named, text)
+    text = _OPTION.sub(_hide_named, text)
     for shape in _SHAPES:
         text = shape.sub(_hide_shaped, text)
     return text
@@ -108,12 +111,10 @@ def _scrub_value(name: str, value: Any) -> Any:
 
 def _hide_named(match: re.Match[str]) -> str:
     name, sep, value = match["name"], match["sep"], match["value"]
-    # A name followed by a blank is a secret only as an option word: prose ("the token was ...") stays.
-    if not is_secret_name(name) or (sep.isspace() and not name.startswith("--")):
+    bare = value.strip("\"'").lower()
+    if not is_secret_name(name) or bare in _EMPTY or bare.startswith(("bearer", "basic")):
         return match[0]
-    if value.strip("\"'").lower() in _EMPTY or value.lower().startswith(("bearer", "basic")):
-        return match[0]
-    if sep.isspace() and value.startswith("-"):
+    if (_NUMBER.fullmatch(bare) and name.lower().endswith("token")) or (value.startswith("-") and "=" not in sep):
         return match[0]
     quote = value[0] if value[0] in "\"'" else ""
     return f"{match['quote']}{name}{match['quote']}{sep}{quote}{HIDDEN}{quote}"
