@@ -14,7 +14,7 @@ COMPILERS = frozenset(
 )
 _COMPILE_WORDS = ("compile_worker", "torch._inductor", "triton.compiler", "triton/backends")
 READ_STEP = 4 << 20
-CACHE_EVERY_S = 2.0
+CACHE_EVERY_S = 1.0
 
 
 def is_compiler(seen: process.Seen) -> bool:
@@ -58,17 +58,17 @@ class Watch:
     def __init__(self, members: Callable[[], list[process.Seen]], caches: Sequence[Path] = ()) -> None:
         self.members, self.caches = members, tuple(caches)
         self._read = 0
-        self._stamp: tuple[int, float] | None = None
-        self._stamped_at = 0.0
+        self._stamp = cache_stamp(self.caches)
+        self._stamped_at = time.monotonic()
 
-    def look(self) -> Activity:
-        """What the server is seen to do now."""
+    def look(self, at_once: bool = False) -> Activity:
+        """What the server has done since the last look. The caches are walked once a second at most, unless `at_once`."""
         members = self.members()
         compiling = any(is_compiler(seen) for seen in members)
         now = time.monotonic()
-        if not compiling and self.caches and now - self._stamped_at >= CACHE_EVERY_S:
+        if not compiling and self.caches and (at_once or now - self._stamped_at >= CACHE_EVERY_S):
             stamp = cache_stamp(self.caches)
-            compiling = self._stamp is not None and stamp != self._stamp
+            compiling = stamp != self._stamp
             self._stamp, self._stamped_at = stamp, now
         if compiling:
             return "compiling"

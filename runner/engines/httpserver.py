@@ -83,6 +83,8 @@ class HttpServer:
                 look_at = now + 1.0
                 if self._tracker.silent_for > 1.0:
                     self._tracker.note(self._watch.look())
+                if self._tracker.overdue() is not None:
+                    self._tracker.note(self._watch.look(at_once=True))
                 overdue = self._tracker.overdue()
                 if overdue is not None:
                     raise self._failed(overdue=overdue)
@@ -115,7 +117,7 @@ class HttpServer:
             line=line,
             cause=known.cause,
             remedy=known.remedy,
-            retry=known.retry,
+            retry="at_once",  # the next launch takes another port
             stage=self._tracker.stage,
             exit_code=self._owned.poll(),
         )
