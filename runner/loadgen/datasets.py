@@ -1,0 +1,201 @@
+"""Workloads from local files: traces with timestamps and lengths, and ShareGPT-like text.
+
+Standard library, and jinja2 only when a chat template is rendered. Each file is read once a phase, outside the window."""
+
+import csv
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from runner.loadgen.job import Job
+from runner.loadgen.prompts import Prompt, draw_length, usable_ids
+
+# Mooncake's traces hash the prompt in blocks of this many tokens; equal hashes are equal blocks.
+HASH_BLOCK_TOKENS = 512
+TIME_NAMES = ("timestamp", "time", "arrival_time", "arrived_at")
+INPUT_NAMES = ("input_length", "contexttokens", "input_tokens", "prompt_tokens", "num_prefill_tokens")
+OUTPUT_NAMES = ("output_length", "generatedtokens", "output_tokens", "completion_tokens", "num_decode_tokens")
+
+
+@dataclass(frozen=True)
+class TraceRow:
+    """One request of a trace: `at` in seconds from the first, lengths in tokens, block hashes where the trace has them."""
+
+    at: float
+    input: int
+    output: int
+    hashes: tuple[int, ...] = ()
+
+
+def read_trace(path: Path) -> list[TraceRow]:
+    """A trace in CSV (Azure: TIMESTAMP, ContextTokens, GeneratedTokens) or JSONL (Mooncake: timestamp in ms, input_length,
+    output_length, hash_ids), in order of time. Raises OSError, or ValueError naming file and line."""
+    rows: list[tuple[float, int, int, tuple[int, ...]]] = []
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        source: Any = csv.DictReader(file) if path.suffix.lower() == ".csv" else (json.loads(line) for line in file if line.strip())
+        try:
+            for record in source:
+                fields = {str(key).strip().lower(): value for key, value in record.items()}
+                hashes = fields.get("hash_ids") or ()
+                rows.append(
+                    (
+                        _moment(_field(fields, TIME_NAMES)),
+                        max(1, int(float(_field(fields, INPUT_NAMES)))),
+                        max(1, int(float(_field(fields, OUTPUT_NAMES)))),
+                        tuple(int(value) for value in hashes),
+                    )
+                )
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f"{path}, request {len(rows) + 1}: {error}") from None
+    if not rows:
+        raise ValueError(f"{path} has no request")
+    rows.sort(key=lambda row: row[0])
+    first = rows[0][0]
+    # Mooncake counts whole milliseconds from 0; Azure writes dates. A JSONL stamp is in ms unless it has a fraction.
+    unit = 1e-3 if path.suffix.lower() != ".csv" and all(float(row[0]).is_integer() for row in rows) else 1.0
+    return [TraceRow((at - first) * unit, taken, given, hashes) for at, taken, given, hashes in rows]
+
+
+def _field(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
+    for name in names:
+        if fields.get(name) not in (None, ""):
+            return fields[name]
+    raise KeyError(f"none of the columns {', '.join(names)}")
+
+
+def _moment(value: Any) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        text = str(value).strip()
+        # Azure writes seven digits of a second; Python reads six.
+        if "." in text:
+            head, _, tail = text.partition(".")
+            digits = tail[: len(tail) - len(tail.lstrip("0123456789"))]
+            text = f"{head}.{digits[:6]}{tail[len(digits) :]}"
+        return datetime.fromisoformat(text).timestamp()
+
+
+def trace_stamps(job: Job) -> list[float]:
+    """Arrival times of the job's trace, s from the first. Raises OSError or ValueError."""
+    return [row.at for row in read_trace(_path(job))]
+
+
+def trace_prompts(job: Job) -> Callable[[int], Prompt]:
+    """Prompts of the trace's lengths from seeded ids; blocks with one hash are the same ids, so the trace's prefix reuse is kept.
+    Beyond its end the trace begins again, with other ids where it has no hashes."""
+    rows, ids = read_trace(_path(job)), usable_ids(job.vocab_size, job.special)
+    key = f"{job.seed}/{job.stream}"
+
+    def prompt(index: int) -> Prompt:
+        row = rows[index % len(rows)]
+        length = min(row.input, job.max_context - 1)
+        tokens: list[int] = []
+        for block in row.hashes:
+            if len(tokens) < length:
+                tokens += random.Random(f"{key}/block/{block}").choices(ids, k=HASH_BLOCK_TOKENS)
+        rest = random.Random(f"{key}/{index}")
+        # A block that the prompt ends in is its own; a whole shared block stays.
+        tokens = tokens[:length] + rest.choices(ids, k=max(0, length - len(tokens)))
+        return Prompt(output=min(row.output, job.max_context - length), ids=tuple(tokens))
+
+    return prompt
+
+
+def read_conversations(path: Path) -> list[tuple[dict[str, str], ...]]:
+    """ShareGPT-like JSON or JSONL: `conversations` [{from, value}], `messages` [{role, content}], or `prompt`/`text`. Each gives
+    the messages up to the last one of the user before an answer. Raises OSError or ValueError."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        records = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise ValueError(f"{path} is neither JSON nor JSONL: {error}") from None
+    found = []
+    for record in records:
+        messages = _messages(record)
+        if messages:
+            found.append(messages)
+    if not found:
+        raise ValueError(f"{path} has no conversation with a user's message")
+    return found
+
+
+def _messages(record: Any) -> tuple[dict[str, str], ...]:
+    if isinstance(record, str):
+        return ({"role": "user", "content": record},)
+    roles = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+    turns = record.get("messages") or record.get("conversations") or []
+    messages = [
+        {"role": roles.get(str(turn.get("role", turn.get("from"))), "user"), "content": str(turn.get("content", turn.get("value", "")))}
+        for turn in turns
+    ]
+    if not messages and (record.get("prompt") or record.get("text")):
+        messages = [{"role": "user", "content": str(record.get("prompt") or record["text"])}]
+    last = next((at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "user" and messages[at]["content"]), None)
+    return tuple(messages[: last + 1]) if last is not None else ()
+
+
+def chat_template(model_path: str | None) -> Callable[[tuple[dict[str, str], ...]], str] | None:
+    """The model's own chat template (chat_template.jinja, or in tokenizer_config.json) as a function; None where there is none."""
+    if not model_path:
+        return None
+    folder = Path(model_path)
+    config: dict[str, Any] = {}
+    try:
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        pass
+    try:
+        source = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    except OSError:
+        source = config.get("chat_template") or ""
+    if isinstance(source, list):
+        source = next((entry["template"] for entry in source if entry.get("name") == "default"), "")
+    if not source:
+        return None
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(source)
+    tokens = {
+        name: value.get("content", "") if isinstance(value, dict) else value or ""
+        for name, value in config.items()
+        if name.endswith("_token")
+    }
+
+    def render(messages: tuple[dict[str, str], ...]) -> str:
+        return str(template.render(messages=list(messages), add_generation_prompt=True, **tokens))
+
+    return render
+
+
+def text_prompts(job: Job) -> Callable[[int], Prompt]:
+    """Conversations in a seeded order, each once until all were used. On /generate they go through the chat template here (plain
+    text where the model has none); the chat route leaves that to the server. Lengths are whatever the server counts."""
+    conversations = read_conversations(_path(job))
+    order = list(range(len(conversations)))
+    random.Random(f"{job.seed}/{job.stream}/order").shuffle(order)
+    render = chat_template(job.model_path) if job.route != "chat" else None
+
+    def prompt(index: int) -> Prompt:
+        messages = conversations[order[index % len(order)]]
+        output = draw_length(job.output, random.Random(f"{job.seed}/{job.stream}/{index}"), job.max_context)
+        if job.route == "chat":
+            return Prompt(output=output, messages=messages)
+        return Prompt(output=output, text=render(messages) if render else "\n\n".join(m["content"] for m in messages))
+
+    return prompt
+
+
+def prompts_from(job: Job) -> Callable[[int], Prompt]:
+    """The prompts of a job whose dataset is a file. Raises OSError or ValueError."""
+    return trace_prompts(job) if job.dataset == "trace" else text_prompts(job)
+
+
+def _path(job: Job) -> Path:
+    if not job.dataset_path:
+        raise ValueError(f"dataset={job.dataset} needs dataset_path, a local file")
+    return Path(job.dataset_path)
