@@ -9,7 +9,7 @@ from typing import Any
 from runner.engines.base import argv_of
 from runner.engines.resolve import Resolution, ResolveRequest
 from runner.errors import UserError
-from runner.planning.candidates import Candidate, RuleBook
+from runner.planning.candidates import EXPECTED_REFUSAL, Candidate, RuleBook
 from runner.planning.cells import Levels
 from runner.records.plan import Arm, Cell
 from runner.spec.model import ModelSpec
@@ -208,7 +208,7 @@ def _arms(groups: Sequence[_Group], book: RuleBook) -> tuple[tuple[Arm, ...], li
                 ),
                 expect=(
                     *book.expectations(head.canonical, head.effective.options, base.canonical),
-                    *(f"a rule expects a refusal: {refusal}" for refusal in head.soft),
+                    *(f"{EXPECTED_REFUSAL}: {refusal}" for refusal in head.soft),
                 ),
             )
         )

@@ -13,6 +13,7 @@ from runner.planning.estimate import estimate, launch_costs, not_resolvable
 from runner.planning.identity import plan_identity
 from runner.planning.learned import Learned, learned_from_file
 from runner.planning.order import blocks
+from runner.planning.pins import unpinned
 from runner.planning.treatments import selected_phases
 from runner.records.metrics import BY_NAME
 from runner.records.plan import Arm, Hypothesis, Plan
@@ -21,8 +22,6 @@ from runner.spec.protocol import Protocol
 from runner.spec.workload import PhaseSpec
 
 KINDS = ("sglang", "container", "simulated", "attached")
-# The engine versions whose option names and defaults the runner's own pins were read from.
-PINS_KNOWN = ">=0.5.9,<0.5.24"
 AA = "A/A"
 _AA_ARMS = 3
 
@@ -85,7 +84,7 @@ def build_plan(
         blocks=rows,
         estimate=cost,
         not_resolvable=blocked,
-        unconfirmed=_unconfirmed(merged, version_in(version, PINS_KNOWN, "pins"), engine_version),
+        unconfirmed=(*unpinned(settings.node, version), *merged.unconfirmed),
         notes=(*_grid_notes(grid, resolve is not None), *notes, *cost_notes, *noise_notes),
         seed=settings.protocol.seed,
         identity=plan_identity(settings, engine_kind, engine_version, identity, arms),
@@ -167,9 +166,3 @@ def _required_are_arms(protocol: Protocol, arms: Sequence[Arm]) -> None:
 def _grid_notes(grid: Grid, resolved: bool) -> tuple[str, ...]:
     by_rules = "planned by the rules alone, without asking an installed engine"
     return grid.notes if resolved else (*grid.notes, by_rules)
-
-
-def _unconfirmed(merged: Merged, pins_known: bool, engine_version: str) -> tuple[str, ...]:
-    if pins_known:
-        return merged.unconfirmed
-    return (f"option names of the baseline were read from engine versions {PINS_KNOWN}; {engine_version} is outside", *merged.unconfirmed)

@@ -31,6 +31,8 @@ from runner.spec.factor import Condition, Equivalence, FactorSpec, Marker, Treat
 
 Reads = Callable[[list[str]], Mapping[str, bool | None]]
 SIZE_RULE = "power_of_two_bytes"
+EXPECTED_INERT = "expected INERT"
+EXPECTED_REFUSAL = "a rule expects a refusal"
 # Only the engine's own variables are looked for in its source; NCCL's and others are read by libraries.
 OWN_PREFIXES = ("SGLANG_", "SGL_")
 
@@ -73,7 +75,7 @@ class RuleBook:
         ]
         self.unconfirmed += [text for plan in self.plans.values() for text in plan.unconfirmed]
         self.unread = self._unread(reads)
-        self._coverage: dict[tuple[int, tuple[int, ...] | None], Coverage] = {}
+        self._coverage: dict[tuple[int, tuple[int, ...] | None, int | None], Coverage] = {}
         self._equivalences = {name: self._live_equivalences(name, factor) for name, factor in self.factors.items()}
 
     def candidate(self, levels: Levels) -> Candidate:
@@ -98,7 +100,7 @@ class RuleBook:
             if plan.expect:
                 texts.append(f"{name}={level}: {plan.expect}")
             if baseline.get(name) != level and (proof := self._contradiction(name, level, options)):
-                texts.append(f"{name}={level}: expected INERT: {proof}")
+                texts.append(f"{name}={level}: {EXPECTED_INERT}: {proof}")
         return tuple(texts)
 
     def _reference_levels(self, name: str) -> set[str]:
@@ -209,9 +211,7 @@ class RuleBook:
             factor = self.factors[name]
             if factor.value_rule != SIZE_RULE:
                 continue
-            sizes = captured(options)
-            size = self.plans[name, level].value
-            found = self._coverage.setdefault((size, sizes), coverage(size, self.batches, sizes, self.settings.model))
+            found = self._covered(self.plans[name, level].value, captured(options), option_value(options, "max-running-requests"))
             if found.covered:
                 limits[name] = found
                 continue
@@ -227,6 +227,14 @@ class RuleBook:
                         if clause.name in canonical:
                             canonical[clause.name] = self.factors[clause.name].reference_level
         return limits
+
+    def _covered(self, limit: int, sizes: tuple[int, ...] | None, running: int | None) -> Coverage:
+        """What a limit lets through of the batches that run: no batch is wider than the running requests."""
+        key = (limit, sizes, running)
+        if key not in self._coverage:
+            batches = {min(batch, running or batch) for batch in self.batches}
+            self._coverage[key] = coverage(limit, batches, sizes, self.settings.model)
+        return self._coverage[key]
 
     def _key(self, result: Effective, canonical: Levels, limits: Mapping[str, Coverage]) -> str:
         """Equal keys launch the same thing as far as this workload can tell."""

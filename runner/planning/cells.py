@@ -51,12 +51,14 @@ def expand(settings: Settings) -> Grid:
     seen: dict[tuple[tuple[str, str], ...], Levels] = {}
     excluded = [0] * len(settings.exclude)
     absent: dict[str, bool] = dict.fromkeys(names, True)
+    merged = 0
     rows_written = [dict(zip(names, combination, strict=True)) for combination in product(*axes)]
     rows_written += [{**base, **row} for row in settings.include]
     for written in rows_written:
         cell = _applying(written, applies)
         key_of_cell = tuple(cell.items())
         if key_of_cell in seen:
+            merged += len(cell) < len(written)
             continue
         hit = next((index for index, rule in enumerate(settings.exclude) if all(cell.get(n) == lv for n, lv in rule.items())), None)
         if hit is not None:
@@ -71,11 +73,15 @@ def expand(settings: Settings) -> Grid:
         if rule and all(baseline.get(name) == level for name, level in rule.items()):
             raise UserError(f"exclude: {_text(rule)} removes the baseline ({_text(baseline)}), which every arm is compared with")
         notes.append(f"{count} combinations excluded by the experiment: {_text(rule)}")
+    if merged:
+        notes.append(f"{merged} combinations differ only in a factor that does not apply to them: {_conditional_text(applies)}")
     for name in settings.grid:
         if absent[name]:
             needs = " and ".join(str(clause) for rule in applies if rule.factor == name for clause in rule.clauses)
             raise UserError(f"grid.{name} applies nowhere: it exists only where {needs}; add that factor to grid: or baseline:")
-    seen.setdefault(tuple(baseline.items()), baseline)
+    if tuple(baseline.items()) not in seen:
+        seen[tuple(baseline.items())] = baseline
+        notes.append(f"the baseline is not in the grid and is added to its cells: {_text(baseline)}")
     return Grid(raw, tuple(seen.values()), baseline, tuple(names), tuple(notes))
 
 
@@ -120,6 +126,10 @@ def _applying(written: Mapping[str, str], rules: Sequence[_Applies]) -> Levels:
                 del cell[rule.factor]
                 changed = True
     return cell
+
+
+def _conditional_text(rules: Sequence[_Applies]) -> str:
+    return "; ".join(f"{rule.factor} exists only where {' and '.join(map(str, rule.clauses))}" for rule in rules)
 
 
 def _text(levels: Mapping[str, str]) -> str:

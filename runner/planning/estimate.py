@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config import Settings
+from runner.planning.candidates import EXPECTED_INERT, EXPECTED_REFUSAL
 from runner.planning.learned import Learned
 from runner.planning.resolvable import could_see_pct, launch_noise_pct
 from runner.records.metrics import metric
@@ -75,10 +76,10 @@ def phase_cost(phase: PhaseSpec, scale: float) -> Cost:
 def estimate(
     settings: Settings, engine_kind: str, arms: Sequence[Arm], blocks: Sequence[Sequence[str]], costs: LaunchCosts
 ) -> tuple[Estimate, tuple[str, ...]]:
-    """(estimate, notes). Likely: `min_blocks` of every arm, one launch of an arm that is expected to be INERT; at least: the same
+    """(estimate, notes). Likely: `min_blocks` of every arm, one launch of an arm that is expected to be INERT or refused; at least: the same
     without confirmation; at most: every planned block. GPU minutes count all GPUs of the node (a node without GPUs counts as one)."""
     protocol = settings.protocol
-    one_launch = {arm.name for arm in arms if any("expected INERT" in text for text in arm.expect)}
+    one_launch = {arm.name for arm in arms if any(mark in text for text in arm.expect for mark in (EXPECTED_INERT, EXPECTED_REFUSAL))}
     planned = blocks[: protocol.min_blocks]
     likely = sum(1 for row in planned for name in row if name not in one_launch) + len(one_launch)
     most = sum(len(row) for row in blocks)
@@ -102,7 +103,9 @@ def estimate(
         launch_warm_s=round(costs.warm.likely, 1),
         source=costs.source,
     )
-    notes = [f"closed after one launch if found INERT, as expected: {', '.join(sorted(one_launch))}"] if one_launch else []
+    notes = (
+        [f"counted with one launch, since they are expected to be closed after it: {', '.join(sorted(one_launch))}"] if one_launch else []
+    )
     return result, tuple(notes)
 
 

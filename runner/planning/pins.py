@@ -29,6 +29,8 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "pipeline-parallel-size": "pp-size",
     }
 )
+# The engine versions whose option names and defaults were read.
+KNOWN = ">=0.5.9,<0.5.24"
 # (name, versions that call it otherwise, the other name): a file may use either, a launch gets the version's own.
 RENAMED: tuple[tuple[str, str, str], ...] = (
     ("cuda-graph-bs-decode", "<0.5.14", "cuda-graph-bs"),
@@ -129,6 +131,18 @@ def baseline_pins(
     options["max-running-requests"] = widest
     options["max-total-tokens"] = kv_tokens(phases.values())
     return options, env
+
+
+def unpinned(node: NodeSpec, version: Version) -> tuple[str, ...]:
+    """What the pins cannot promise for this version: things the engine may still do by itself."""
+    texts = []
+    if not version_in(version, KNOWN, "pins"):
+        texts.append(f"option names and defaults of the baseline were read from engine versions {KNOWN}; {version} is outside")
+    if node.gpus >= 2 and version_in(version, "<0.5.10", "pins") and node.capability in (90, 100, 103):
+        texts.append(f"{version} has no option that forbids all-reduce fusion, and turns it on by itself for some models on this GPU")
+    if node.gpus >= 1 and version_in(version, ">=0.5.10,<0.5.11", "pins"):
+        texts.append("whether 0.5.10 captures piecewise prefill graphs by itself was not looked at")
+    return tuple(texts)
 
 
 def captured_batches(widest: int) -> list[int]:

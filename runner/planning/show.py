@@ -7,7 +7,7 @@ from typing import Any
 from runner.records.plan import Arm, Plan
 
 _WIDTH = 110
-_SHOWN_CELLS = 6
+_SHOWN_CELLS = 40
 
 
 def plan_text(plan: Plan) -> str:
@@ -67,7 +67,14 @@ def _arm_lines(plan: Plan) -> list[str]:
     for index, arm in enumerate(plan.arms[1:], 1):
         lines.append(f"  {_label(index)} {arm.name}")
         lines += _wrapped(_difference(arm, base))
-        lines += [f"       {text}" for text in (*arm.expect, *arm.notes)]
+        lines += [f"       {text}" for text in arm.notes]
+    expected: dict[str, list[str]] = {}
+    for index, arm in enumerate(plan.arms):
+        for text in arm.expect:
+            expected.setdefault(text, []).append(_label(index))
+    lines += ["", "Known beforehand:"] if expected else []
+    for text, labels in expected.items():
+        lines += [f"  {text}", f"       {' '.join(labels)}"]
     return lines
 
 
@@ -107,10 +114,14 @@ def _block_lines(plan: Plan) -> list[str]:
 def _cost_lines(plan: Plan) -> list[str]:
     cost = plan.estimate
     return [
-        f"Cost: about {cost.launches} launches, {cost.wall_minutes:.3g} minutes, {cost.estimate:.3g} GPU minutes "
-        f"({cost.low:.3g} to {cost.high:.3g})",
+        f"Cost: about {cost.launches} launches, {_figure(cost.wall_minutes)} minutes, {_figure(cost.estimate)} GPU minutes "
+        f"({_figure(cost.low)} to {_figure(cost.high)})",
         f"  a launch without its load: cold {cost.launch_cold_s:.3g} s, warm {cost.launch_warm_s:.3g} s ({cost.source})",
     ]
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _label(index: int) -> str:
