@@ -77,12 +77,10 @@ def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
 
 
 def _figures(width: float, height: float, columns: int, rows: int = 1, **options: Any) -> "tuple[Figure, list[Axes]]":
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False, **options)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, [axis for row in axes for axis in row]
 
 
@@ -111,11 +109,8 @@ _STYLE: dict[str, Any] = {
 
 
 def _svg(figure: "Figure") -> str:
-    import matplotlib as mpl
-
     out = io.StringIO()
-    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 
@@ -128,9 +123,12 @@ def _tooltip(svg: str, titles: Mapping[str, str]) -> str:
 
 
 def guard(draw: Callable[[], Plot | None]) -> Plot | None:
-    """A plot that cannot be drawn leaves a gap, not a study without a report."""
+    """Draws in the house style. A plot that cannot be drawn leaves a gap, not a study without a report."""
+    import matplotlib as mpl
+
     try:
-        return draw()
+        with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
+            return draw()
     except (ValueError, KeyError, IndexError, OSError) as error:
         import sys
 
@@ -217,6 +215,16 @@ def trade_off(decision: Decision) -> Plot | None:
         }
         front = [points[name] for name in pareto(points)]
         axis.plot([x for x, _ in front], [y for _, y in front], color=INK, linewidth=1, linestyle="--", drawstyle="steps-post")
+        axis.plot(
+            [x for x, _ in front],
+            [y for _, y in front],
+            color=INK,
+            marker="o",
+            markersize=12,
+            markerfacecolor="none",
+            linestyle="",
+            linewidth=0,
+        )
         for index, (name, (rate, latency)) in enumerate(points.items()):
             colour, marker = colours[name]
             gid = f"p{number}a{index}"
@@ -229,7 +237,9 @@ def trade_off(decision: Decision) -> Plot | None:
     for axis in axes[len(phases) :]:
         axis.set_visible(False)
     _legend(figure, colours, decision)
-    return Plot("trade-off", "Latency against throughput", _tooltip(_svg(figure), titles), "lower right is better; dashed: Pareto front")
+    return Plot(
+        "trade-off", "Latency against throughput", _tooltip(_svg(figure), titles), "lower right is better; ringed and dashed: Pareto front"
+    )
 
 
 def _legend(figure: "Figure", colours: Mapping[str, tuple[str, str]], decision: Decision) -> None:
@@ -241,7 +251,14 @@ def _legend(figure: "Figure", colours: Mapping[str, tuple[str, str]], decision: 
     if any(look[0] == OTHER and arm.values for arm in decision.arms if (look := colours[arm.name])):
         handles.append(Line2D([], [], color=OTHER, marker=".", linestyle="", label="other arms"))
     if handles:
-        figure.legend(handles=handles, loc="outside lower left", ncols=2 if len(handles) > 3 else len(handles), fontsize=8, labelcolor=INK)
+        figure.legend(
+            handles=handles,
+            loc="outside lower left",
+            ncols=2 if len(handles) > 3 else len(handles),
+            fontsize=8,
+            labelcolor=INK,
+            frameon=False,
+        )
 
 
 def _phases(decision: Decision) -> list[str]:

@@ -33,6 +33,7 @@ class ArmRow:
     cells: tuple[tuple[str, str], ...]
     proofs: tuple[Proof, ...]
     reasons: tuple[str, ...]
+    evidence: str = "-"
     failure: Excerpt | None = None
 
 
@@ -77,6 +78,7 @@ def arm_rows(decision: Decision, launches: Sequence[LaunchRecord], study: StudyP
                 cells=tuple((words.interval(item), item.verdict) if item else ("", "") for item in found),
                 proofs=tuple(Proof(item, excerpt_of(study, own, item)) for item in arm.evidence),
                 reasons=tuple(_reasons(arm, own)),
+                evidence=words.evidence_word(arm),
                 failure=failure_excerpt(study, failed) if failed is not None and arm.failed_launches else None,
             )
         )
@@ -89,9 +91,10 @@ def _reasons(arm: ArmResult, own: Sequence[LaunchRecord]) -> list[str]:
         reasons.append(f"same as {arm.same_as}")
     if arm.verdict in ("BETTER", "WORSE", "MIXED") and not arm.attributed:
         reasons.append("A factor is only resolved, never observed: the effect is real, but not shown to be the flag's doing.")
+    unseen = [item for item in arm.hypotheses if item.verdict == "UNRESOLVED" and item.could_see_pct is not None]
+    if unseen:
+        reasons.append("The study could have seen: " + ", ".join(f"{item.phase} {item.could_see_pct:.1f} %" for item in unseen))
     for item in arm.hypotheses:
-        if item.verdict == "UNRESOLVED" and item.could_see_pct is not None:
-            reasons.append(f"{item.phase}: the study could have seen {item.could_see_pct:.1f} %")
         adjusted, effect = item.effect_adjusted_pct, item.effect_pct
         if adjusted is not None and effect is not None and abs(adjusted - effect) >= 0.05:
             reasons.append(f"{item.phase}: corrected for early stopping {words.signed(adjusted)} %")
@@ -184,7 +187,8 @@ def noise_rows(decision: Decision) -> list[dict[str, str]]:
             rows.append({**({"metric": name} if name else {}), **{key: _plain(value) for key, value in entry.items()}})
         elif not isinstance(entry, list):
             rows.append({"metric": name, "value": _plain(entry)})
-    return rows
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: row.get(name, "") for name in names} for row in rows]
 
 
 def _plain(value: Any) -> str:

@@ -3,12 +3,13 @@
 Every run carries the tags `key` (which run of which study) and `records` (digest of what was written). The state file is a
 cache of both: without it, or after a crash in the middle, they are read back from MLflow."""
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import quote, unquote, urlparse
 
 from filelock import FileLock
 from pydantic import Field, ValidationError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _SAVE_EVERY_S = 2.0
 _TAG_LIMIT = 7900
+_COMPARED = 24
 
 
 class Logged(Strict):
@@ -58,6 +60,8 @@ class TrackReport(Strict):
     study: str = ""
     experiment: str = ""
     link: str = ""
+    study_link: str = ""
+    compare_link: str = ""
     written: int = 0
     unchanged: int = 0
     waiting: tuple[str, ...] = ()
@@ -74,8 +78,11 @@ class TrackReport(Strict):
         lines = list(self.notes)
         if self.complete and self.link:
             if not self.uri.startswith("http"):
-                lines.append(f"MLflow: mlflow ui --backend-store-uri {self.uri} --workers 1")
-            lines.append(f"MLflow: {self.link}")
+                lines.append(f"in MLflow: MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri {self.uri} --workers 1")
+            lines.append(f"arms, compared: {self.link}")
+            lines.append(f"report and note: {self.study_link}")
+            if self.compare_link:
+                lines.append(f"compare page: {self.compare_link}")
         elif not self.complete:
             reason = f" ({self.error})" if self.error else ""
             lines.append(f"MLflow does not hold everything yet: {len(self.waiting)} runs of {self.study} wait{reason}.")
@@ -138,12 +145,28 @@ def track_study(root: RootPaths, study: StudyPaths, tracking: TrackingSpec, stop
         study=study.name,
         experiment=plan.experiment,
         link=saved_view.link(base, identifier, saved_view.view_key(plan.study)),
+        study_link=_run_link(base, identifier, session.state.runs.get(f"{plan.study}/study")),
+        compare_link=_compare_link(base, identifier, runs, session.state),
         written=session.written,
         unchanged=len(runs) - len(wanted),
         waiting=left,
         notes=notes,
         seconds=time.monotonic() - started,
     )
+
+
+def _run_link(base: str, experiment: str, logged: Logged | None) -> str:
+    return f"{base.rstrip('/')}/#/experiments/{experiment}/runs/{logged.run_id}?workflowType=machine_learning" if logged else ""
+
+
+def _compare_link(base: str, experiment: str, runs: list[RunView], state: State) -> str:
+    """MLflow's compare page over the arms that carry metrics ('' for fewer than two, or too many for one URL): arms without
+    any would leave its metric list empty."""
+    arms = [state.runs[run.key].run_id for run in runs if run.kind == "arm" and run.metrics and run.key in state.runs]
+    if not 2 <= len(arms) <= _COMPARED:
+        return ""
+    chosen, where = quote(json.dumps(arms, separators=(",", ":"))), quote(json.dumps([experiment]))
+    return f"{base.rstrip('/')}/#/compare-runs?runs={chosen}&experiments={where}"
 
 
 def _is_open(run: RunView, logged: Logged | None) -> bool:

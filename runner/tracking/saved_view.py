@@ -41,9 +41,9 @@ def view_tag(study: str, phases: tuple[str, ...], factors: tuple[str, ...], runs
 def _table(study: str, names: list[str], factors: list[str]) -> dict[str, Any]:
     effects = [name for name in names if name.endswith("effect_pct")]
     values = [name for name in names if name.endswith(("tpot_p50_ms", "output_tok_s")) and not name.startswith("curve/")]
-    columns = [f"tags.`{tag}`" for tag in ("status", "verdict", "evidence")]
+    columns = ["tags.`verdict`", "tags.`status`", *[f"metrics.`{name}`" for name in effects[:6]], "tags.`evidence`"]
     columns += [f"params.`{factor}`" for factor in factors]
-    columns += [f"metrics.`{name}`" for name in [*effects, *values][:12]]
+    columns += [f"metrics.`{name}`" for name in values[:6]]
     return {
         "searchFilter": f"tags.study = '{study}' AND tags.kind = 'arm'",
         "orderByKey": "metrics.`effect_pct`",
@@ -53,6 +53,8 @@ def _table(study: str, names: list[str], factors: list[str]) -> dict[str, Any]:
         "datasetsFilter": [],
         "modelVersionFilter": "All Runs",
         "selectedColumns": columns,
+        "columnOrder": columns,
+        "columnWidths": {column: 110 if column.startswith("tags.") else 130 for column in columns},
         "runsHiddenMode": "SHOW_ALL",
         "runsPinned": [],
         "runsHidden": [],
@@ -72,7 +74,8 @@ def _charts(names: list[str], factors: list[str], phases: tuple[str, ...]) -> di
     pairs = [
         (f"{phase_word(phase)}/ttft_p50_ms", f"{phase_word(phase)}/tpot_p50_ms", f"{phase_word(phase)}/output_tok_s") for phase in phases
     ]
-    for ttft, tpot, throughput in pairs:
+    decoding = [pair for pair in pairs if not pair[0].startswith("prefill")]
+    for ttft, tpot, throughput in decoding or pairs:
         latency = tpot if tpot in names else ttft
         if latency in names and throughput in names:
             charts.append(

@@ -14,7 +14,7 @@ from runner.records.decision import ArmResult, Decision
 from runner.records.paths import StudyPaths
 from runner.records.plan import Arm, Plan
 from runner.records.schema import LaunchRecord
-from runner.records.words import evidence_word, mean_effect, phase_word
+from runner.records.words import evidence_word, find, mean_effect, phase_word
 from runner.spec.base import Strict
 from runner.tracking.note import study_note
 
@@ -96,7 +96,13 @@ def _common_tags(plan: Plan) -> dict[str, str]:
 def _params(plan: Plan, levels: dict[str, str]) -> dict[str, str]:
     """Factor levels by their plain names; a factor that does not apply to the arm is `-`."""
     factors = {factor: levels.get(factor, "-") for factor in dict.fromkeys([*plan.factors, *levels])}
-    return {**factors, "engine_version": plan.engine_version, "model": plan.model, "node": plan.node}
+    return {**factors, **_ground(plan)}
+
+
+def _ground(plan: Plan) -> dict[str, str]:
+    """What is the same for every run of the study. Compare pages show params, not tags: SIMULATED must be among them."""
+    version = f"SIMULATED {plan.engine_version}" if plan.simulated else plan.engine_version
+    return {"engine_version": version, "model": plan.model, "node": plan.node}
 
 
 def _span(launches: Sequence[LaunchRecord]) -> tuple[int, int]:
@@ -113,7 +119,7 @@ def _arm_run(
     tags = {
         **common,
         "status": result.status if result else "OPEN",
-        "verdict": (result.verdict or "none") if result else "none",
+        "verdict": (result.verdict or "-") if result else "-",
         "evidence": evidence_word(result) if result else "-",
         "launches": str(len([record for record in launches if record.outcome == "ok"])),
         "patches": ",".join(patches or arm.patches) or "none",
@@ -154,11 +160,12 @@ def _arm_metrics(plan: Plan, result: ArmResult, launches: Sequence[LaunchRecord]
     curves = [item for item in curves if len([other for other in curves if other.name == item.name]) > 1]
     room = MAX_METRICS - len({item.name for item in curves})
     headline: dict[str, float | None] = {"effect_pct": 0.0 if baseline else mean_effect(result)}
-    for item in result.hypotheses:
-        headline[_effect_name(result, item.phase, item.metric)] = item.effect_pct
-    primary = {(item.phase, item.metric) for item in plan.hypotheses}
-    wanted = [(phase, metric) for phase, metric in dict.fromkeys((h.phase, h.metric) for h in plan.hypotheses)]
-    wanted += [(phase, metric) for metric in _VALUES for phase in result.values if (phase, metric) not in primary]
+    tested = list(dict.fromkeys((item.phase, item.metric) for item in plan.hypotheses))
+    for phase, metric in tested:  # the compare page offers only metrics that all its runs have: the baseline has them too
+        found = find(result, phase, metric)
+        headline[_effect_name(tested, phase, metric)] = 0.0 if baseline else found.effect_pct if found else None
+    wanted = [*tested]
+    wanted += [(phase, metric) for metric in _VALUES for phase in result.values if (phase, metric) not in tested]
     for phase, metric in wanted:
         headline[f"{phase_word(phase)}/{metric}"] = result.values.get(phase, {}).get(metric)
     kept = [(name, value) for name, value in headline.items() if value is not None and math.isfinite(value)][:room]
@@ -166,9 +173,9 @@ def _arm_metrics(plan: Plan, result: ArmResult, launches: Sequence[LaunchRecord]
     return (*flat, *(item.model_copy(update={"value": rounded(item.value)}) for item in curves if math.isfinite(item.value)))
 
 
-def _effect_name(result: ArmResult, phase: str, metric: str) -> str:
+def _effect_name(tested: Sequence[tuple[str, str]], phase: str, metric: str) -> str:
     """`c16/effect_pct`; with several primary metrics in one phase the metric is in the name."""
-    several = len([item for item in result.hypotheses if item.phase == phase]) > 1
+    several = len([item for item in tested if item[0] == phase]) > 1
     return f"{phase_word(phase)}/{metric}_effect_pct" if several else f"{phase_word(phase)}/effect_pct"
 
 
@@ -235,7 +242,7 @@ def _study_run(
         status="FINISHED" if finished else "RUNNING",
         start_ms=start,
         end_ms=end,
-        params={"engine_version": plan.engine_version, "model": plan.model, "node": plan.node},
+        params=_ground(plan),
         metrics=(
             MetricView(name="study/launches", value=float(len(launches))),
             MetricView(name="study/gpu_minutes", value=rounded(gpu_minutes)),
