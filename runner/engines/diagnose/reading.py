@@ -23,7 +23,7 @@ _ALARMS = (
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PREFIXES = (
     re.compile(r"\((?:[\w:.\-]+ )?pid=\d+(?:, ip=[\w.:]+)?\) ?"),
-    re.compile(r"[\w.\-]{1,60}\s{0,20}\| (?=\S)"),
+    re.compile(r"[\w.\-]{1,60}\s{0,20}\| "),
     re.compile(
         r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? (?:(?:stdout|stderr) [FP] )?(?:\| *\w+ *\| [\w.]+ *\| | +(?:INFO|WARN|ERROR|DEBUG) [\w.]+: )?"
     ),
@@ -31,7 +31,7 @@ _PREFIXES = (
     re.compile(r"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+(?::\d+)?\]? ?"),
 )
 _STAMP = re.compile(
-    r"\[(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?P<rank>(?: [A-Z]{2}\d+)*)\](?: (?:INFO|WARNING|ERROR|CRITICAL|DEBUG)(?= ))? ?"
+    r"\[(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?P<rank>(?: [A-Z]{2}\d+)*)\](?: (?:INFO|WARNING|ERROR|CRITICAL|DEBUG)(?= ))? ?"
 )
 _TORCH_RANK = re.compile(r"\[(?P<rank>rank\d+)\]: ?")
 _USAGE_END = re.compile(r"^\S.*?: error: ")

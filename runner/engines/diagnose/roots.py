@@ -46,7 +46,7 @@ ARGUMENTS: tuple[Rule, ...] = (
     rule(
         "rejected_argument_combination",
         _ERROR
-        + r"(?:.*--[a-z][a-z\-]+.*(?:not supported|cannot|only|require|incompatible|conflict|remov|disable)|.*(?:cannot|not|only|require|incompatible).*--[a-z][a-z\-]+)",
+        + r"(?:.*--[a-z][a-z\-]+.*(?:not supported|cannot|can't|only support|requires?\b|incompatible|conflict|exclusive)|.*(?:cannot|can't|not supported|only support|requires?\b|incompatible|exclusive|try removing|disable).*--[a-z][a-z\-]+)",
         0.7,
         5,
     ),
@@ -189,7 +189,7 @@ COMPILER: tuple[Rule, ...] = (
 MODEL: tuple[Rule, ...] = (
     rule(
         "trust_remote_code",
-        r"contains custom code which must be executed|pass the argument `trust_remote_code=True`|set the option `trust_remote_code=True`|consider (?:setting|using) `?--?trust[-_]remote[-_]code|requires you to execute the \w+ file in that repo",
+        r"contains custom code which must be executed|pass the argument `trust_remote_code=True`|set the option `trust_remote_code=True`|(?:consider|try|please)(?: setting| using| adding)? `?(?:--)?trust[-_]remote[-_]code|requires you to execute the \w+ file in that repo",
         0.95,
         1,
     ),
@@ -292,7 +292,7 @@ RUNTIME: tuple[Rule, ...] = (
     rule(
         "cuda_illegal_memory_access",
         r"device-side assert triggered|unspecified launch failure|illegal instruction was encountered|CUDA_ERROR_LAUNCH_FAILED",
-        0.7,
+        0.45,
         4,
         cause="a kernel hit a device-side assert or fault",
     ),
@@ -332,7 +332,7 @@ RUNTIME: tuple[Rule, ...] = (
     ),
     rule(
         "nccl_error",
-        r"NCCL error(?: in)?: |NCCL Error \d|NCCL communicator was aborted|Error while creating shared memory segment|(?:RuntimeError|DistBackendError): NCCL|unhandled (?:cuda|system) error",
+        r"NCCL error(?: in)?: |NCCL Error \d|Error while creating shared memory segment|(?:RuntimeError|DistBackendError): NCCL(?! communicator was aborted)|unhandled (?:cuda|system) error",
         0.88,
         7,
     ),

@@ -52,10 +52,10 @@ STAGES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "graphs",
         re.compile(
-            r"Capture .*(?:cuda|CUDA|cpu) graph begin|Capture cuda graph bs|Capture cuda graph num tokens|Capturing (?:batches|num tokens)|Compiling num tokens"
+            r"Capture .*(?:cuda|CUDA|cpu) graph begin|Capture cuda graph bs|Capture cuda graph num tokens|Registering \d+ cuda graph addresses|Capturing (?:batches|num tokens)|Compiling num tokens"
         ),
     ),
-    ("graphs_done", re.compile(r"Capture .*(?:cuda|CUDA|cpu) graph end|Registering \d+ cuda graph addresses|max_total_num_tokens=\d+")),
+    ("graphs_done", re.compile(r"Capture .*(?:cuda|CUDA|cpu) graph end|max_total_num_tokens=\d+")),
     ("serving", re.compile(r"Uvicorn running on|Application startup complete|Started server process")),
     ("batches", re.compile(r"^(?:Prefill|Decode) batch[,.]")),
     ("ready", re.compile(r"The server is fired up and ready to roll")),
@@ -99,7 +99,7 @@ STOP_ASKED = re.compile(
 )
 DRAINING = re.compile(r"Gracefully exiting\.\.\. Remaining number of requests (\d+)")
 COMPILING = re.compile(
-    r"(?i)\bjit\b.*(?:load|compil|build|op)|loading jit|compiling|autotun|ninja|\bnvcc\b|DeepGEMM.*(?:warm|JIT|compil)|try DeepGEMM warmup"
+    r"(?i)\bjit\b.*(?:load|compil|build|op)|loading jit|jit backend|prebuilt kernels not found|compiling|autotun|ninja|\bnvcc\b|DeepGEMM.*(?:warm|JIT|compil)|try DeepGEMM warmup"
     r"|building extension|torch\.compile|warming up .*kernel|cubin"
 )
 
@@ -111,3 +111,14 @@ LATE_REJECTIONS: tuple[tuple[str, str, str], ...] = (
         "NGRAM speculation does not work with torch_native attention",
     ),
 )
+
+# No rule, stage or warning speaks in a line without one of these words (lower case): such lines are passed over unread.
+TRIGGERS: tuple[str, ...] = (
+    "error", "fail", "exception", "exit", "kill", "oom", "memory", "nan", "nccl", "port", "addr", "version", "support", "sm_", "cuda",
+    "bus", "sig", "scheduler", "detokenizer", "watchdog", "health", "trust", "prox", "squid", "response [", "fatal", "cannot", "can't",
+    "custom_all", "register", "ptxas", "ninja", "nvcc", "no such", "import", "quant", "arch", "capab", "time", "closed", "broken",
+    "abort", "dumped", "warm", "assert", "profile", "space", "ordinal", "gpu", "device", "require", "begin", "end", "ready", "alloc",
+    "uvicorn", "startup", "started", "batch", "captur", "load", "max_total", "server_args", "compil", "jit", "shutting", "finished",
+    "interrupt", "warn", "deprecated", "config", "disabled", "falling", "not available", "unavailable", "not found", "retract",
+    "sglang", "python", "model", "segmentation", "recv", "send", "peer", "header", "unknown", "illegal", "misaligned", "collective",
+)  # fmt: skip

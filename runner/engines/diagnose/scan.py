@@ -58,7 +58,7 @@ def scan(text: str) -> Scan:
     ignored: list[Line] = []
     commands: list[str] = []
     for line in _distinct(lines):
-        if line.frame:
+        if line.frame or not _may_speak(line.text):
             continue
         stage = _stage_of(line.text)
         if stage:
@@ -93,6 +93,11 @@ def scan(text: str) -> Scan:
 
 
 _ALL: tuple[Rule, ...] = (*ROOTS, *SYMPTOMS, *CONSEQUENCES)
+
+
+def _may_speak(text: str) -> bool:
+    lower = text.lower()
+    return any(word in lower for word in rules.TRIGGERS)
 
 
 def _distinct(lines: list[Line]) -> list[Line]:

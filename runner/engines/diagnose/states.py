@@ -116,7 +116,7 @@ def child_exit(line: Line, found: Scan) -> Diagnosis | None:
             return verdict("nccl_init_hang", 0.5, line, cause="killed while the process group was being built, without an error")
         return verdict(
             "os_oom_killer",
-            0.6 if found.stage in {"", "arguments", "weights"} else 0.5,
+            0.65 if "OOM" in line.text else 0.6 if found.stage == "weights" else 0.45,
             line,
             cause="the scheduler was killed (SIGKILL) without an error: most often the out-of-memory killer of the host",
         )

@@ -8,7 +8,7 @@ SYMPTOMS: tuple[Rule, ...] = (
     rule(
         "nccl_timeout",
         r"Watchdog caught collective operation timeout|watchdog got stuck for \d+ seconds|[Cc]ollective .*timed out|Timed out waiting \d+ms for (?:recv|send|barrier)",
-        0.85,
+        0.75,
         role=SYMPTOM,
     ),
     rule(
@@ -26,6 +26,7 @@ SYMPTOMS: tuple[Rule, ...] = (
     rule(
         "watchdog_timeout", r"(?:[Ss]cheduler |[Tt]okenizer |[Dd]etokenizer )?[Ww]atchdog timeout(?!.*self\.soft=True)", 0.9, role=SYMPTOM
     ),
+    rule("nccl_error", r"NCCL communicator was aborted|ncclRemoteError", 0.5, role=SYMPTOM),
     rule("health_check_timeout", r"Health check failed", 0.85, role=SYMPTOM),
     rule(
         "detokenizer_died",
