@@ -7,6 +7,7 @@ lists and life cycle are tested against a strict stand-in for the command; no co
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -72,7 +73,7 @@ class ContainerEngine:
                 timeout=timeout,
                 check=False,
                 stdin=subprocess.DEVNULL,
-                env=base_environment(),
+                env=base_environment() | _client_environment(),
             )
         except (OSError, subprocess.TimeoutExpired) as failed:
             raise UserError(f"engine.container_runtime={self.spec.container_runtime}: {failed}") from None
@@ -103,7 +104,7 @@ class ContainerEngine:
             timeout=60,
             check=False,
             stdin=subprocess.DEVNULL,
-            env=base_environment(),
+            env=base_environment() | _client_environment(),
         )
         if done.returncode != 0:
             raise UserError(
@@ -148,6 +149,7 @@ class ContainerEngine:
             self.spec.deadlines,
             caches=(caches,),
             memory_free=memory_waiter(gpus),
+            also_ours=FirstProcess(self.runtime, cidfile),
             trust_unknown=True,
         )
 
@@ -157,6 +159,32 @@ class ContainerEngine:
             return {}
         words = [sys.executable, "-I", "-S", str(Path(__file__).with_name("container_end.py")), self.runtime, str(cidfile)]
         return {"at_end": words, "container": {"runtime": self.runtime, "cidfile": str(cidfile)}}
+
+
+class FirstProcess:
+    """Calling it gives the pid, as seen from here, of a container's first process: none until it runs. Asked of the runtime once."""
+
+    def __init__(self, runtime: str, cidfile: Path) -> None:
+        self.runtime, self.cidfile = runtime, cidfile
+        self._found: tuple[int, ...] = ()
+
+    def __call__(self) -> tuple[int, ...]:
+        if not self._found and self.cidfile.is_file() and (identity := self.cidfile.read_text(encoding="utf-8").strip()):
+            try:
+                done = subprocess.run(
+                    [self.runtime, "inspect", "--format", "{{.State.Pid}}", identity],
+                    capture_output=True,
+                    text=True,
+                    timeout=10,
+                    check=False,
+                    stdin=subprocess.DEVNULL,
+                    env=base_environment() | _client_environment(),
+                )
+            except (OSError, subprocess.TimeoutExpired):
+                return ()
+            pid = done.stdout.strip()
+            self._found = (int(pid),) if done.returncode == 0 and pid.isdigit() and int(pid) > 1 else ()
+        return self._found
 
 
 def container_name(order: LaunchOrder) -> str:
@@ -174,6 +202,9 @@ def caches_inside(caches: Path) -> dict[str, str]:
 def mounts_of(model: Path, caches: Path, overlay: str | None) -> list[str]:
     """`source:target[:ro]` for each mount. Snapshots of a hub are links into a folder beside them, which is mounted in its own place
     too; so are the files that an overlay links to by absolute path (the image's own, found inside)."""
+    for place in (model, caches, *([overlay] if overlay else [])):
+        if ":" in str(place):
+            raise UserError(f"a path with a colon cannot be mounted into a container: {place}")
     mounts = [f"{model}:{MODEL_INSIDE}:ro", f"{caches}:{CACHES_INSIDE}"]
     blobs = {path.resolve().parent for path in model.iterdir() if path.is_symlink()} - {model}
     for place in sorted(blobs):
@@ -181,9 +212,6 @@ def mounts_of(model: Path, caches: Path, overlay: str | None) -> list[str]:
         mounts.append(f"{place}:/{place.name}:ro")
     if overlay:
         mounts.append(f"{overlay}:{OVERLAY_INSIDE}:ro")
-    for mount in mounts:
-        if mount.count(":") > 2:
-            raise UserError(f"a path with a colon cannot be mounted into a container: {mount}")
     return mounts
 
 
@@ -221,7 +249,5 @@ def run_words(
 
 def _client_environment() -> dict[str, str]:
     """What the runtime's client itself reads."""
-    import os
-
     names = ("DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "CONTAINER_HOST", "XDG_CONFIG_HOME")
     return {name: os.environ[name] for name in names if name in os.environ}

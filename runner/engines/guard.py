@@ -136,9 +136,9 @@ class GuardedProcess:
             return []
         return self._members()
 
-    def note_children(self) -> None:
-        """Writes the tree as it is now to the ledger."""
-        self._ledger.add_children(self._launch, self.token, [seen for seen in self._members() if seen.pid != self.pid])
+    def note_children(self, members: Sequence[process.Seen]) -> None:
+        """Writes the tree as it was seen to the ledger, so that each member is known by pid and start time."""
+        self._ledger.add_children(self._launch, self.token, [seen for seen in members if seen.pid != self.pid])
 
     def terminate(self) -> None:
         """SIGTERM to the process asked for (its children are its own business)."""

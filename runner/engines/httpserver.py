@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from runner.engines.stages import LogTail, Overdue, StageTracker
 from runner.records.schema import Command, Failure
 from runner.spec.engine import Deadlines
 
-TICK_S = 0.02
+TICK_S = 0.01
 PORT_LOOK_S = 1.0
 DYING_S = 20.0
 LOG_SAYS_S = 0.1
@@ -30,7 +30,8 @@ def silent(_: str) -> None:
 class HttpServer:
     """Implements `base.Server` for a process of ours. `memory_free(timeout)` waits for the GPUs (see `gpus.py`).
 
-    `trust_unknown`: the port's owner cannot be read (a container's process); then a free port before is all that is known."""
+    `also_ours`: pids beside the process's own tree, with all that descends from them (a container's first process).
+    `trust_unknown`: the port's owner may be unreadable (another user's container); then a free port before is all that is known."""
 
     def __init__(
         self,
@@ -42,12 +43,14 @@ class HttpServer:
         *,
         caches: Sequence[Path] = (),
         memory_free: Callable[[float], bool] | None = None,
+        also_ours: Callable[[], Collection[int]] = tuple,
         trust_unknown: bool = False,
         started: float | None = None,
     ) -> None:
         self.url = f"http://{ports.LOOPBACK}:{port}"
         self.log, self.command, self.deadlines = log, command, deadlines
         self._owned, self._port, self._memory_free, self._trust_unknown = owned, port, memory_free, trust_unknown
+        self._also_ours = also_ours
         self._client = ServerClient(self.url)
         self._tail = LogTail(log)
         self._tracker = StageTracker(deadlines)
@@ -95,16 +98,20 @@ class HttpServer:
 
     def _serves(self) -> bool:
         """The log says ready. So must the port's owner and /health: a server that lost its port logs the same line."""
-        owner = ports.owner_of(self._port, self._owned.tree())
+        members = self._members()
+        owner = ports.owner_of(self._port, [seen.pid for seen in members])
+        self._at_ready = [seen for seen in members if not self._transient(seen)]
         ours = owner.who == "ours" or (owner.who == "unknown" and self._trust_unknown)
         return ours and self._client.healthy()
 
+    def _port_owner(self) -> ports.PortOwner:
+        return ports.owner_of(self._port, [seen.pid for seen in self._members()])
+
     def _refuse_foreign_port(self) -> None:
         """Somebody else listens on our port: the server would load for minutes and then fail to bind."""
-        if self._trust_unknown:
-            return
-        owner = ports.owner_of(self._port, self._owned.tree())
-        self._foreign_looks = self._foreign_looks + 1 if owner.who in ("foreign", "unknown") else 0
+        owner = self._port_owner()
+        strange = owner.who == "foreign" or (owner.who == "unknown" and not self._trust_unknown)
+        self._foreign_looks = self._foreign_looks + 1 if strange else 0
         if self._foreign_looks >= 2:
             raise self._port_taken(owner)
 
@@ -125,10 +132,9 @@ class HttpServer:
 
     def _became_ready(self) -> Ready:
         self._ready = True
-        self._at_ready = [seen for seen in self._members() if not self._transient(seen)]
         note = getattr(self._owned, "note_children", None)
         if note is not None:
-            note()
+            note(self._at_ready)
         stages = self._tracker.durations()
         return Ready(pid=self._owned.pid, url=self.url, stages={**stages, "ready": round(time.monotonic() - self._started, 4)})
 
@@ -138,7 +144,12 @@ class HttpServer:
         return is_compiler(seen) or any(word in process.command_line(seen.pid) for word in _TRANSIENT)
 
     def _members(self) -> list[process.Seen]:
-        return [seen for pid in self._owned.tree() if (seen := process.look(pid)) is not None and seen.live]
+        beside = self._also_ours()
+        members = process.descendants(beside, include_roots=True) if beside else []
+        seen_by_owner = getattr(self._owned, "members", None)
+        if seen_by_owner is not None:
+            return members + list(seen_by_owner())
+        return members + [seen for pid in self._owned.tree() if (seen := process.look(pid)) is not None and seen.live]
 
     # --- failure -------------------------------------------------------------------------------------------------
     def _failed(self, exit_code: int | None = None, overdue: Overdue | None = None) -> LaunchFailed:

@@ -25,6 +25,10 @@ if mode == "unknown option":
 say("server_args=" + json.dumps(options))
 if mode == "hang":
     time.sleep(600)
+if "enable-two-batch-overlap" in options:
+    say("Traceback (most recent call last):")
+    sys.stderr.write("ValueError: When enabling two batch overlap, moe_a2a_backend cannot be 'none'.\n")
+    sys.exit(1)
 say("Load weight begin. avail mem=1.00 GB")
 if mode == "compile":
     hidden = os.path.join(os.environ["TRITON_CACHE_DIR"], "kernel-%d")
@@ -58,17 +62,32 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/model_info":
             self.answer(200, b'{"model_path": "m"}', "application/json")
         elif self.path == "/metrics" and "enable-metrics" in options:
-            self.answer(200, b"sglang:num_running_reqs 0\n")
+            self.answer(200, b"sglang:num_running_reqs 0\nsglang:num_requests_total 0\n")
         else:
             self.answer(404)
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path == "/flush_cache":
-            if mode == "busy" or (mode == "lies" and say("Cache not flushed because there are pending requests.") is None and False):
+            if mode == "busy" or state["running"]:
                 self.answer(400)
             else:
-                if mode != "lies": say("Cache flushed successfully!")
+                say("Cache not flushed because there are pending requests." if mode == "lies" else "Cache flushed successfully!")
                 self.answer(200, b"Cache flushed.")
+        elif self.path == "/generate":
+            state["running"] += 1
+            try:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.send_header("Connection", "close")
+                self.end_headers()
+                for number in range(100000):
+                    self.wfile.write(b'data: {"output_ids": [%d], "meta_info": {"completion_tokens": %d}}\n\n' % (number, number + 1))
+                    self.wfile.flush()
+                    time.sleep(0.01)
+            except OSError:
+                pass
+            state["running"] -= 1
+            self.close_connection = True
         elif self.path == "/abort_request":
             say("abort " + json.dumps(json.loads(body)["abort_all"]))
             self.answer(200)

@@ -77,7 +77,8 @@ def test_ready_describe_flush_stop(launch: Launch, tmp_path: Path) -> None:
     stages: list[str] = []
     ready = server.wait_ready(stages.append)
     noticed = time.monotonic()
-    assert noticed - float((tmp_path / "l1" / "became-ready").read_text()) < 0.1, "ready is noticed within 0.1 s"
+    late = noticed - float((tmp_path / "l1" / "became-ready").read_text())
+    assert late < 1.0, "ready is noticed in about 0.05 s; the limit leaves room for a busy machine"
     assert stages[0] == "bind" and stages[-1] == "ready"
     assert ready.url == server.url and ready.pid is not None and ready.stages["ready"] > 0 and "warmup" in ready.stages
     info = server.describe()
@@ -195,8 +196,10 @@ def test_stop_keeps_its_deadlines(launch: Launch, mode: str, longest: float) -> 
     assert stopped.how == "killed" and stopped.exit_code == -signal.SIGKILL and stopped.seconds < longest
 
 
-def test_reset_tells_when_nothing_was_flushed(launch: Launch) -> None:
-    server = launch("busy")
+@pytest.mark.parametrize("mode", ["busy", "lies"])
+def test_reset_tells_when_nothing_was_flushed(launch: Launch, mode: str) -> None:
+    """By 400, or by a log line that contradicts a 200."""
+    server = launch(mode)
     server.wait_ready()
     assert not server.reset()
 
