@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.loadgen.base import ClientBroken, GuardOrder, PhaseOrder
 from runner.loadgen.control import flush
@@ -14,6 +14,9 @@ from runner.loadgen.job import Job, LengthRecipe
 from runner.loadgen.processes import Spawn, Worker
 from runner.loadgen.rows import Row, read_rows
 from runner.records.schema import Fingerprint, PhaseRecord
+
+if TYPE_CHECKING:
+    from runner.loadgen.profile import Profile
 
 STREAMS_PER_WORKER = 1000
 NS = 1_000_000_000
@@ -90,6 +93,29 @@ class ProcessDriver:
         first = (warmup or load).first_sent
         first_request_s = (first - asked) / NS if first else math.nan
         return judge(order, load, warmup, watch.result(), started_at, began, warmup_s, first_request_s)
+
+    def profile(self, order: PhaseOrder, steps: int = 8, gpu: bool = True) -> "Profile":
+        """A profile of `steps` forward passes at the phase's load, after the measured phases (it slows the server down). Writes
+        NAME.profile.json beside the launch's files. Raises RuntimeError, TimeoutError or ValueError when there is none to be had,
+        ClientBroken when the worker died."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        from runner.loadgen.profile import read_profile, start_profile, wait_for_traces
+        from runner.records.files import write_json
+        from runner.records.paths import safe_name
+
+        folder = Path(order.folder) / f"{safe_name(order.name)}.profile"
+        job = replace(_job(order, "profile"), seconds=max(2.0, min(10.0, order.phase.seconds * order.scale)))
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(self.drive, job)
+            time.sleep(min(1.0, job.seconds / 4))
+            try:
+                start_profile(order.url, folder, steps, gpu)
+            finally:
+                loading.result()
+        profile = read_profile(wait_for_traces(folder, 120.0), steps)
+        write_json(Path(order.folder) / f"{safe_name(order.name)}.profile.json", profile.model_dump(mode="json"))
+        return profile
 
     def drive(self, job: Job) -> Load:
         """Drives one job over as many workers as it needs and reads the rows. Raises ClientBroken."""

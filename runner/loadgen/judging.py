@@ -112,6 +112,7 @@ def judge(
         window_s=window.length,
         warmup_s=warmup_s,
         metrics=metrics,
+        within_pct=measures.within(measures.measured(requests, window)),
         counts=counts,
         client=client,
         telemetry=watched.summary,

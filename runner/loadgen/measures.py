@@ -203,6 +203,22 @@ def summary(requests: Sequence[Request], window: Window, slo: Slo | None) -> dic
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
+def within(inside: Sequence[Request], batches: int = 8) -> dict[str, float]:
+    """Standard errors inside one phase, percent of the value, by metric: the statistic of each of `batches` runs of neighbouring
+    requests, their standard deviation / sqrt(batches) (batch means, Conway 1963). {} with fewer than two requests a batch."""
+    if len(inside) < 2 * batches:
+        return {}
+    ordered = sorted(inside, key=lambda request: request.ended)
+    found = {}
+    for name, measure in (("tpot", tpot), ("ttft", ttft), ("ttft_scheduled", ttft_scheduled), ("e2e", e2e)):
+        each = np.array([measure(request) for request in ordered])
+        middles = np.array([percentile(batch, 50) for batch in np.array_split(each, batches)])
+        whole = percentile(each, 50)
+        if np.isfinite(middles).all() and whole > 0:
+            found[f"{name}_p50_ms"] = float(middles.std(ddof=1) / math.sqrt(batches) / whole * 100)
+    return found
+
+
 def _after(later: float, earlier: float) -> float:
     """later - earlier, NaN when the clock went backwards."""
     return float(later) - float(earlier) if later >= earlier else math.nan
