@@ -90,8 +90,16 @@ def fit_blocks(values: Array, mask: Mask, slots: Array, slope: bool) -> Fit:
     )
 
 
-def first_launch_is_odd(fit: Fit, first: tuple[int, NDArray[np.intp]], level: float = 0.05) -> Mask:
-    """(S,): is the study's first launch (block, column per study) an outlier by its deleted residual at `level`?
+def first_launch_is_odd(
+    fit: Fit,
+    first: tuple[int, NDArray[np.intp]],
+    slower: int,
+    level: float,
+    known_variance: float | Array = 0.0,
+    known_df: float = 0.0,
+) -> Mask:
+    """(S,): is the study's first launch (block, column per study) an outlier on the slow side (`slower`: +1 or -1) by its
+    deleted residual at one-sided `level`? A launch variance known from the noise floor counts with its degrees of freedom.
 
     Belsley, Kuh and Welsch 1980. The rule is fixed beforehand and looks at one named launch only, so that it cannot be used to
     pick launches; leaving out a launch that was fine costs one launch and biases nothing."""
@@ -99,9 +107,9 @@ def first_launch_is_odd(fit: Fit, first: tuple[int, NDArray[np.intp]], level: fl
     rows = np.arange(len(columns))
     error = fit.residual[rows, block, columns]
     free = np.maximum(1 - fit.leverage[rows, block, columns], 1e-9)
-    df = fit.df - 1
-    rest = np.maximum(fit.rss - error**2 / free, 0.0)
+    df = np.maximum(fit.df - 1, 0.0) + known_df
+    rest = np.maximum(fit.rss - error**2 / free, 0.0) + known_df * known_variance
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.abs(error) / np.sqrt(free * rest / np.maximum(df, 1e-9))
-    limit = np.where(df >= 1, -stdtrit(np.maximum(df, 1), level / 2), np.inf)
+        t = slower * error / np.sqrt(free * rest / np.maximum(df, 1e-9))
+    limit = np.where(df >= 1, -stdtrit(np.maximum(df, 1), level), np.inf)
     return np.asarray((t > limit) & (free > 1e-6))

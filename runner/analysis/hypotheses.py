@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runner.analysis.dunnett import sidak_level
-from runner.analysis.modes import Modes, study_modes
+from runner.analysis.modes import study_gaps
 from runner.analysis.noise import NoiseFloor
 from runner.analysis.observations import MEASURING, BlockTable, block_numbers, block_table
 from runner.analysis.verdicts import HIGHER, LOWER, SAME, Result, Rules, judge_table
@@ -20,7 +20,8 @@ from runner.spec.protocol import Protocol
 @dataclass(frozen=True)
 class Group:
     """`columns`: baseline first, then every arm with data. `result` is None before the first look. `arms` are those with a
-    hypothesis here. `modes`: two where the node's history or this study shows two speeds."""
+    hypothesis here. `mode_gap`: log distance of two speeds that the
+    node's history or this study shows, 0 for one."""
 
     phase: str
     metric: str
@@ -31,7 +32,7 @@ class Group:
     margin_pct: float
     higher_is_better: bool
     families: int
-    modes: Modes
+    mode_gap: float
     result: Result | None
 
     def column(self, arm: str) -> int | None:
@@ -93,8 +94,8 @@ def groups(
         arms = tuple(item.arm for item in plan.hypotheses if (item.phase, item.metric) == (phase, metric))
         living = [arm for arm in arms if arm in with_data and arm not in left_out]
         table = block_table(measured, phase, metric, columns, blocks=blocks)
-        modes = study_modes(table.values, table.mask)
-        gap = max(noise.gap(phase, metric) if noise is not None else 0.0, modes.gap)
+        inside = float(study_gaps(table.values[None], table.mask[None])[0]) if table.blocks else 0.0
+        gap = max(noise.gap(phase, metric) if noise is not None else 0.0, inside)
         margin = margin_of(metric, protocol)
         rules = Rules(
             alpha=sidak_level(protocol.alpha, len(keys)),
@@ -105,12 +106,11 @@ def groups(
             margin_high=float(np.log1p(margin / 100)),
             prior=noise.prior(phase, metric) if noise is not None else None,
             gap=gap,
+            slower=-1 if is_higher_better(metric) else 1,
         )
         result = None
         if len(columns) > 1:
             first = (table.first[0], np.array([table.first[1]])) if table.first is not None else None
             result = judge_table(table.values[None], table.mask[None], table.slots[None], rules, first)
-        if gap > modes.gap:
-            modes = Modes(2, gap, modes.statistic, modes.critical)
-        found.append(Group(phase, metric, columns, arms, table, rules, margin, is_higher_better(metric), len(keys), modes, result))
+        found.append(Group(phase, metric, columns, arms, table, rules, margin, is_higher_better(metric), len(keys), gap, result))
     return found

@@ -212,8 +212,8 @@ def _noise(states: Sequence[Group], noise: NoiseFloor | None) -> dict[str, Any]:
                 "metric": group.metric,
                 "launch_sd_pct": _finite(100 * float(np.nanmedian(last.launch_sd))) if last is not None else None,
                 "floor_sd_pct": entry.between_pct if entry is not None else None,
-                "modes": group.modes.count,
-                "mode_gap_pct": round(100 * float(np.expm1(group.modes.gap)), 3),
+                "modes": 2 if group.mode_gap > 0 else 1,
+                "mode_gap_pct": round(100 * float(np.expm1(group.mode_gap)), 3),
                 "drift_pct_per_position": _finite(100 * float(last.fit.slope[0])) if last is not None else None,
             }
         )
@@ -255,8 +255,8 @@ def _warnings(states: Sequence[Group], noise: NoiseFloor | None, arms: Sequence[
     if noise is None:
         found.append("this node has no noise floor (experiment=noise_floor): variances come from this study alone")
     for group in states:
-        if group.modes.count > 1:
-            gap = 100 * float(np.expm1(group.modes.gap))
+        if group.mode_gap > 0:
+            gap = 100 * float(np.expm1(group.mode_gap))
             found.append(f"{group.phase} {group.metric}: bimodal, two speeds {gap:.1f} % apart; no verdict inside that distance")
         if group.result is not None and bool(group.result.last.dropped_first[0]):
             found.append(f"{group.phase} {group.metric}: the study's first launch is an outlier and is not counted")

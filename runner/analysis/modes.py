@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 LEAST_LAUNCHES = 5
 LEVEL = 0.002
 # Heavy tails also split well; modes worth the name are separated by more than this many widths.
 LEAST_DISTANCE = 4.0
+MOST_SIMULATED = 60
 
 
 @dataclass(frozen=True)
@@ -26,15 +28,26 @@ class Modes:
     gap: float
     statistic: float
     critical: float
-    share_low: float = 1.0
 
 
-def split_statistic(values: Array) -> tuple[Array, Array, Array]:
-    """`values` (S, n) -> best D, the distance of the means, and the size of the lower group, each (S,)."""
+@dataclass(frozen=True)
+class Splits:
+    """Best splits of many samples, each (S,): D, distance of the means, size of the lower group, its largest and the upper group's
+    smallest member."""
+
+    distance: Array
+    gap: Array
+    lower: NDArray[np.int64]
+    top_of_lower: Array
+    bottom_of_upper: Array
+
+
+def split(values: Array) -> Splits:
+    """`values` (S, n), n at least 4."""
     x = np.sort(values, axis=1)
     studies, n = x.shape
-    x = x - x.mean(axis=1, keepdims=True)
-    total, square = np.cumsum(x, axis=1), np.cumsum(x**2, axis=1)
+    centre = x.mean(axis=1, keepdims=True)
+    total, square = np.cumsum(x - centre, axis=1), np.cumsum((x - centre) ** 2, axis=1)
     sizes = np.arange(2, n - 1)
     left_sum, left_square = total[:, sizes - 1], square[:, sizes - 1]
     right_sum, right_square = total[:, -1:] - left_sum, square[:, -1:] - left_square
@@ -46,49 +59,63 @@ def split_statistic(values: Array) -> tuple[Array, Array, Array]:
     distance = (right_mean - left_mean) / np.maximum(width, 1e-6 * scale + 1e-300)
     best = distance.argmax(axis=1)
     rows = np.arange(studies)
-    return distance[rows, best], (right_mean - left_mean)[rows, best], sizes[best].astype(float)
+    lower = sizes[best]
+    return Splits(distance[rows, best], (right_mean - left_mean)[rows, best], lower, x[rows, lower - 1], x[rows, lower])
 
 
-@lru_cache(maxsize=128)
-def critical_distance(n: int, level: float = LEVEL) -> float:
-    """Upper `level` point of D for n launches of one Gaussian mode (simulated, fixed seed)."""
-    draws = np.random.default_rng(71_993).standard_normal((20_000, n))
-    return float(np.quantile(split_statistic(draws)[0], 1 - level))
+@lru_cache(maxsize=256)
+def critical_distance(n: int, folded: bool = False, level: float = LEVEL) -> float:
+    """Upper `level` point of D for n launches of one Gaussian mode (`folded`: absolute values), simulated with a fixed seed."""
+    draws = np.random.default_rng(71_993).standard_normal((20_000, min(n, MOST_SIMULATED)))
+    return max(float(np.quantile(split(np.abs(draws) if folded else draws).distance, 1 - level)), LEAST_DISTANCE)
 
 
-def two_modes(values: Array, level: float = LEVEL) -> Modes:
-    """Tests n values (logs of one metric over like launches). Fewer than 5 launches cannot show two modes: count 1."""
+def mode_gaps(values: Array) -> Array:
+    """`values` (S, n) -> (S,): distance of the two modes, 0 where one mode explains the launches or there are fewer than 5."""
+    studies, n = values.shape
+    if n < LEAST_LAUNCHES:
+        return np.zeros(studies)
+    found = split(values)
+    return np.where(found.distance > critical_distance(n), found.gap, 0.0)
+
+
+def two_modes(values: Array) -> Modes:
+    """Tests the n values of one node (logs of one metric over like launches)."""
     clean = np.asarray(values, dtype=float)
     clean = clean[np.isfinite(clean)]
     n = len(clean)
     if n < LEAST_LAUNCHES or np.ptp(clean) <= 0:
         return Modes(1, 0.0, 0.0, float("inf"))
-    d, gap, size = (float(item[0]) for item in split_statistic(clean[None, :]))
-    limit = max(critical_distance(min(n, 60), level), LEAST_DISTANCE)
-    return Modes(2, gap, d, limit, size / n) if d > limit else Modes(1, 0.0, d, limit)
+    gap = float(mode_gaps(clean[None, :])[0])
+    return Modes(2 if gap > 0 else 1, gap, float(split(clean[None, :]).distance[0]), critical_distance(n))
 
 
-def study_modes(values: Array, mask: NDArray[np.bool_], level: float = LEVEL) -> Modes:
-    """Two modes inside a study: (B, M) log values, arms in columns. The sizes of the steps between successive launches of one
-    arm are tested: on a node of two speeds they fall into 'same speed' and 'other speed', whatever the arms' effects are."""
+def steps_between_launches(values: Array, mask: Mask) -> Array:
+    """(S, B, M) -> (S, (B - 1) M): size of the step from each launch to the next one of the same arm, NaN where there is none."""
+    last = np.where(mask[:, 0], values[:, 0], np.nan)
     steps = []
-    for column in range(values.shape[1]):
-        own = values[mask[:, column], column]
-        steps.extend(np.abs(np.diff(own)))
-    sizes = np.asarray(steps)
-    n = len(sizes)
-    if n < LEAST_LAUNCHES or np.ptp(sizes) <= 0:
-        return Modes(1, 0.0, 0.0, float("inf"))
-    d, _, size = (float(item[0]) for item in split_statistic(sizes[None, :]))
-    limit = max(critical_step_distance(min(n, 60), level), LEAST_DISTANCE)
-    high = np.sort(sizes)[int(size) :]
-    low = np.sort(sizes)[: int(size)]
-    apart = float(high.min() - low.max()) > float(low.max())
-    return Modes(2, float(np.median(high)), d, limit, size / n) if d > limit and apart else Modes(1, 0.0, d, limit)
+    for block in range(1, values.shape[1]):
+        now = np.where(mask[:, block], values[:, block], np.nan)
+        steps.append(np.abs(now - last))
+        last = np.where(np.isnan(now), last, now)
+    return np.concatenate(steps, axis=1) if steps else np.empty((len(values), 0))
 
 
-@lru_cache(maxsize=128)
-def critical_step_distance(n: int, level: float = LEVEL) -> float:
-    """As `critical_distance`, for absolute differences of Gaussian launches."""
-    draws = np.abs(np.random.default_rng(71_994).standard_normal((20_000, n)))
-    return float(np.quantile(split_statistic(draws)[0], 1 - level))
+def study_gaps(values: Array, mask: Mask) -> Array:
+    """(S, B, M) log values, arms in columns -> (S,): distance of two speeds seen inside the study, 0 where there is one.
+
+    Whatever the arms' effects are, on a node of two speeds the steps between successive launches of one arm fall into 'same
+    speed' and 'other speed'. The larger steps must also be clear of the smaller ones by more than these are long."""
+    steps = steps_between_launches(values, mask)
+    gaps = np.zeros(len(values))
+    counts = np.isfinite(steps).sum(axis=1)
+    for n in np.unique(counts):
+        if n < LEAST_LAUNCHES:
+            continue
+        rows = np.flatnonzero(counts == n)
+        own = np.sort(steps[rows], axis=1)[:, :n]
+        found = split(own)
+        upper = np.array([np.median(line[lower:]) for line, lower in zip(own, found.lower, strict=True)])
+        apart = found.bottom_of_upper - found.top_of_lower > found.top_of_lower
+        gaps[rows] = np.where((found.distance > critical_distance(int(n), folded=True)) & apart, upper, 0.0)
+    return gaps

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from scipy.special import stdtr, stdtrit
 
 from runner.analysis.dunnett import critical_value
 from runner.analysis.modes import two_modes
@@ -17,7 +19,7 @@ from runner.spec.base import Strict
 
 Array = NDArray[np.float64]
 RESOLVED_BY = (3, 6, 12)
-POWER = 0.8
+LEAST_TO_DROP = 6
 
 
 class NoiseEntry(Strict):
@@ -107,7 +109,8 @@ def _entry(key: tuple[str, str], rows: list[tuple[int, str, float]], within: lis
         own = np.array([other == name for other in names])
         values[own] -= values[own].mean()
     n, arms = len(values), len(set(names))
-    sd, df, drift, p, residual = spread_without_drift(values, index, arms)
+    spread = floor_spread(values[None, :]) if arms == 1 else spread_without_drift(values[None, :], index, arms)
+    sd, df, drift, residual = float(spread.sd[0]), spread.df, float(spread.slope[0]), spread.residual[0]
     modes = two_modes(values)
     lag = float(np.dot(residual[1:], residual[:-1]) / np.dot(residual, residual)) if n > 3 and np.dot(residual, residual) > 0 else 0.0
     return NoiseEntry(
@@ -120,29 +123,62 @@ def _entry(key: tuple[str, str], rows: list[tuple[int, str, float]], within: lis
         modes=modes.count,
         mode_gap_pct=modes.gap * 100,
         drift_pct=drift * 100,
-        drift_p=p,
+        drift_p=float(spread.slope_p[0]),
         autocorrelation=lag,
         resolves_pct={blocks: resolves(sd, df, blocks) * 100 for blocks in RESOLVED_BY} if df > 0 else {},
     )
 
 
-def spread_without_drift(values: Array, index: Array, arms: int = 1) -> tuple[float, float, float, float, Array]:
-    """Standard deviation about a straight line over launches, its degrees of freedom, slope, p-value of the slope, residuals."""
-    from scipy.special import stdtr
+@dataclass(frozen=True)
+class Spread:
+    """Of S series: standard deviation about a straight line over launches, `df`, slope a launch and its p-value, residuals."""
 
-    n = len(values)
+    sd: Array
+    df: float
+    slope: Array
+    slope_p: Array
+    residual: Array
+
+
+def spread_without_drift(values: Array, index: Array, arms: int = 1) -> Spread:
+    """`values` (S, n), `index` (n,): when each launch was. With too few launches for a line the plain spread is given."""
+    studies, n = values.shape
     centred = index - index.mean()
-    sxx = float(np.dot(centred, centred))
+    sxx = float(centred @ centred)
+    residual = values - values.mean(axis=1, keepdims=True)
     if n - arms < 3 or sxx == 0:
-        residual = values - values.mean()
         df = max(n - arms, 0)
-        return (float(np.sqrt(np.dot(residual, residual) / df)) if df else 0.0), float(df), 0.0, 1.0, residual
-    slope = float(np.dot(centred, values) / sxx)
-    residual = values - values.mean() - slope * centred
+        sd = np.sqrt((residual**2).sum(axis=1) / df) if df else np.zeros(studies)
+        return Spread(sd, float(df), np.zeros(studies), np.ones(studies), residual)
+    slope = values @ centred / sxx
+    residual = residual - slope[:, None] * centred
     df = n - arms - 1
-    sd = float(np.sqrt(np.dot(residual, residual) / df))
-    p = float(2 * stdtr(df, -abs(slope) / (sd / np.sqrt(sxx)))) if sd > 0 else (0.0 if slope else 1.0)
-    return sd, float(df), slope, p, residual
+    sd = np.sqrt((residual**2).sum(axis=1) / df)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(sd > 0, np.abs(slope) * np.sqrt(sxx) / sd, np.where(slope != 0, np.inf, 0.0))
+    return Spread(sd, float(df), slope, np.asarray(2 * stdtr(df, -t)), residual)
+
+
+def floor_spread(values: Array) -> Spread:
+    """(S, n) A/A launches in time order -> the spread that goes into the floor. A first launch that is an outlier (deleted
+    residual at 5 %, as in a study) is left out: it would hide how quiet the node is afterwards."""
+    index = np.arange(values.shape[1], dtype=float)
+    whole = spread_without_drift(values, index)
+    if values.shape[1] < LEAST_TO_DROP:
+        return whole
+    rest = spread_without_drift(values[:, 1:], index[1:])
+    after = index[1:] - index[1:].mean()
+    reach = index[0] - index[1:].mean()
+    expected = values[:, 1:].mean(axis=1) + rest.slope * reach
+    error = rest.sd * np.sqrt(1 + 1 / len(after) + reach**2 / (after @ after))
+    odd = np.abs(values[:, 0] - expected) > -stdtrit(rest.df, 0.025) * error
+    return Spread(
+        sd=np.where(odd, rest.sd, whole.sd),
+        df=rest.df,
+        slope=np.where(odd, rest.slope, whole.slope),
+        slope_p=np.where(odd, rest.slope_p, whole.slope_p),
+        residual=np.where(odd[:, None], np.concatenate([np.zeros((len(values), 1)), rest.residual], axis=1), whole.residual),
+    )
 
 
 def resolves(sd: float, df: float, blocks: int, level: float = 0.05, arms: int = 1) -> float:

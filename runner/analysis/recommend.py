@@ -196,7 +196,7 @@ def _next_experiment(facts: Facts, chosen: str | None, confirmed: bool) -> str:
         return "Make the baseline serve; until then nothing can be compared."
     if not facts.complete:
         return "Resume this study: the same command continues it."
-    bimodal = [group for group in facts.states if group.modes.count > 1]
+    bimodal = [group for group in facts.states if group.mode_gap > 0]
     if bimodal:
         return f"Find out what sets the node's two speeds ({bimodal[0].phase}: pinning, clocks, NUMA); until then small effects cannot be judged."
     if chosen != facts.plan.baseline and not confirmed:

@@ -40,8 +40,8 @@ def hypothesis_result(group: Group, arm: str, launches: Sequence[LaunchRecord]) 
     estimate, error, critical = (float(array[0, column]) for array in (last.estimate, last.error, last.critical))
     low, high = float(result.low[0, column]), float(result.high[0, column])
     bounds = sorted((group.percent(low), group.percent(high))) if np.isfinite(low) and np.isfinite(high) else [None, None]
-    if group.modes.count > 1:
-        gap = 100 * float(np.expm1(group.modes.gap))
+    if group.mode_gap > 0:
+        gap = 100 * float(np.expm1(group.mode_gap))
         notes.append(f"bimodal: two speeds {gap:.1f} % apart; no verdict inside that distance")
     if bool(result.conflict[0, column]):
         notes.append("the looks contradict each other (their intervals have nothing in common): something changed during the study")

@@ -22,9 +22,10 @@ FEW_DF = 6.0
 
 @dataclass(frozen=True)
 class Prior:
-    """What the noise floor says of one (phase, metric): variance of log values between launches and its degrees of freedom."""
+    """What the noise floor says of one (phase, metric): variance of log values between launches (one, or one a study, (S,)) and
+    its degrees of freedom."""
 
-    variance: float
+    variance: float | Array
     df: float
 
     @property
@@ -33,9 +34,9 @@ class Prior:
         return 1 / (1 / self.df + 1 / BETWEEN_STUDIES) if self.df > 0 else 0.0
 
     @property
-    def least(self) -> float:
+    def least(self) -> Array:
         """Lower 90 % bound of the floor's variance: no study is taken to be quieter than that."""
-        return float(self.variance * self.df / (2 * gammaincinv(self.df / 2, 0.9))) if self.df > 0 else 0.0
+        return np.asarray(self.variance * (self.df / (2 * gammaincinv(self.df / 2, 0.9))) if self.df > 0 else 0.0)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,10 @@ from runner.analysis.variance import Prior, launch_variance
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 MIN_LAUNCHES = 3
-SLOPE_DF = 5.0
+SLOPE_DF = 5
+# One-sided level at which a slow first launch is left out: keener where the noise floor keeps the variance honest afterwards.
+ODD_FIRST = 0.01
+ODD_FIRST_WITH_FLOOR = 0.05
 UNRESOLVED, HIGHER, LOWER, SAME = 0, 1, 2, 3
 
 
@@ -26,7 +29,8 @@ UNRESOLVED, HIGHER, LOWER, SAME = 0, 1, 2, 3
 class Rules:
     """What a verdict needs besides the data. `margin_low` < 0 < `margin_high`: log ratios that do not matter. `looks` are the
     block counts at which the data were or will be looked at, `most` the largest count. `gap` is the log distance between the
-    node's modes (0: one mode). `family` is the number of arms compared."""
+    node's modes (0: one mode; one, or (S, 1)). `family` is the number of arms compared. `slower`: +1 where a
+    higher value is worse, else -1."""
 
     alpha: float
     family: int
@@ -35,11 +39,13 @@ class Rules:
     margin_low: float
     margin_high: float
     prior: Prior | None = None
-    gap: float = 0.0
+    gap: float | Array = 0.0
     min_launches: int = MIN_LAUNCHES
+    slower: int = 1
 
     def levels(self) -> tuple[float, ...]:
-        return nominal_levels(self.alpha, self.family, self.looks, self.most)
+        known = round(self.prior.effective_df, 1) if self.prior is not None else 0.0
+        return nominal_levels(self.alpha, self.family, self.looks, self.most, known)
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def look(
     dropped: Mask = np.zeros(studies, dtype=np.bool_)
     if first is not None:
         rows = np.arange(studies)
-        dropped = np.logical_and(first_launch_is_odd(fit, first), mask[rows, first[0], first[1]])
+        dropped = np.logical_and(_odd(fit, first, rules), mask[rows, first[0], first[1]])
         if dropped.any():
             mask = mask.copy()
             mask[rows[dropped], first[0], first[1][dropped]] = False
@@ -116,14 +122,19 @@ def look(
     )
 
 
+def _odd(fit: Fit, first: tuple[int, NDArray[np.intp]], rules: Rules) -> Mask:
+    if rules.prior is None:
+        return first_launch_is_odd(fit, first, rules.slower, ODD_FIRST)
+    return first_launch_is_odd(fit, first, rules.slower, ODD_FIRST_WITH_FLOOR, rules.prior.variance, rules.prior.effective_df)
+
+
 def _fit(values: Array, mask: Mask, slots: Array, rules: Rules) -> Fit:
     """With the slope over positions where the design leaves degrees of freedom for it (decided by the design, not the data)."""
     counts = mask.sum(axis=2)
     blocks = (counts > 0).sum(axis=1)
     arms = mask[:, :, 1:].any(axis=1).sum(axis=1)
     df = counts.sum(axis=1) - blocks - arms
-    known = rules.prior.effective_df if rules.prior is not None else 0.0
-    return fit_blocks(values, mask, slots, slope=bool(np.all((df >= 2) & (df - 1 + known >= SLOPE_DF))))
+    return fit_blocks(values, mask, slots, slope=bool(np.all(df >= SLOPE_DF)))
 
 
 def code(low: Array, high: Array, rules: Rules) -> NDArray[np.int64]:
