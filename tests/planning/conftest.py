@@ -13,19 +13,23 @@ from runner.records.plan import Plan
 Compose = Callable[..., Settings]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def compose() -> Compose:
-    """`compose("+experiment=smoke", "node=cpu", folders=[...])` -> Settings; `folders` come before conf/, as --config-dir does."""
+    """`compose("+experiment=smoke", "node=cpu", folders=[...])` -> Settings; `folders` come before conf/, as --config-dir does.
+    Equal overrides are composed once a session."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
+    made: dict[tuple[str, ...], Any] = {}
+
     def composed(*overrides: str, folders: list[Path] | None = None) -> Settings:
-        GlobalHydra.instance().clear()
-        with initialize_config_dir(str(config_folder()), version_base="1.3"):
-            config = hydra_compose("config", overrides=list(overrides))
-        made = {name.split("=")[0].lstrip("+"): name.split("=")[1] for name in overrides if "=" in name}
-        return settings_from(config, [*(folders or []), config_folder()], made)
+        if overrides not in made:
+            GlobalHydra.instance().clear()
+            with initialize_config_dir(str(config_folder()), version_base="1.3"):
+                made[overrides] = hydra_compose("config", overrides=list(overrides))
+        choices = {name.split("=")[0].lstrip("+"): name.split("=")[1] for name in overrides if "=" in name}
+        return settings_from(made[overrides], [*(folders or []), config_folder()], choices)
 
     return composed
 
