@@ -127,15 +127,20 @@ def engine_spec(ground: Ground) -> EngineSpec:
 
 
 def unmeasured(ground: Ground, plan: Plan) -> list[tuple[str, Purpose]]:
-    """Launches before the first block: the baseline's smoke run, then primes (compile caches; never simulated), or a screen of
-    the arms whose proof is printed at debug level only."""
-    arms = [arm.name for arm in plan.arms]
-    first: list[tuple[str, Purpose]] = [(plan.baseline, "smoke")]
+    """Launches before the first block. A real engine: the baseline's smoke run, a screen of every arm where the protocol asks
+    for it, primes that fill the compile caches. The simulated engine has no caches: only screens, of every arm or of those whose
+    proof is printed at debug level alone."""
+    protocol = ground.settings.protocol
+    others = [arm.name for arm in plan.arms if arm.name != plan.baseline]
+    debug = debug_arms(ground.settings, plan, ground.version)
     if ground.settings.aa:
-        return first
-    if ground.settings.protocol.prime and not ground.simulated:
-        return first + [(arm, "prime") for arm in [plan.baseline, *[name for name in arms if name != plan.baseline]]]
-    return first + [(arm, "screen") for arm in debug_arms(ground.settings, plan, ground.version)]
+        return [] if ground.simulated else [(plan.baseline, "smoke")]
+    screened = others if protocol.screen else debug if ground.simulated or not protocol.prime else []
+    screens: list[tuple[str, Purpose]] = [(arm, "screen") for arm in screened]
+    if ground.simulated:
+        return screens
+    primes: list[tuple[str, Purpose]] = [(arm, "prime") for arm in [plan.baseline, *others]] if protocol.prime else []
+    return [(plan.baseline, "smoke"), *screens, *primes]
 
 
 def debug_arms(settings: Settings, plan: Plan, version: str) -> list[str]:

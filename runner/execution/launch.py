@@ -153,6 +153,7 @@ def _phase_order(job: LaunchJob, name: str, index: int, url: str, pid: int | Non
         stream=index,
         limits=job.protocol.limits,
         scale=job.protocol.phase_scale,
+        warmup_output=job.protocol.warmup_output,
         folder=job.order.folder,
         study_folder=job.study_folder,
         server_pid=pid,

@@ -23,6 +23,9 @@ from runner.spec.node import NodeSpec
 from runner.spec.protocol import Protocol as MeasuringProtocol
 from runner.spec.workload import WorkloadSpec
 
+SCREEN_LAYERS = 4
+"""A screened arm is started with this many layers and random weights: refusals and most evidence without the long load."""
+
 
 class Listener(Protocol):
     """Who is told. Every method is called after the fact is in the journal."""
@@ -222,6 +225,8 @@ class StudyLoop:
         options = dict(arm.options)
         if slot.purpose in ("prime", "screen") and slot.arm in recipe.debug_arms:
             options["log-level"] = "debug"
+        if slot.purpose == "screen" and recipe.protocol.screen and recipe.engine.kind != "simulated":
+            options |= {"load-format": "dummy", "json-model-override-args": {"num_hidden_layers": SCREEN_LAYERS}}
         order = LaunchOrder(
             study=self.study.paths.name,
             launch=slot.launch,

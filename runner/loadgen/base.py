@@ -29,6 +29,7 @@ class PhaseOrder(Strict):
     study_folder: str
     scrape: bool = True
     warmup: bool = True
+    warmup_output: int | None = Field(default=None, ge=1, description="output tokens of warm-up requests; null: as measured")
     server_pid: int | None = None
     gpu_uuids: tuple[str, ...] = ()
 

@@ -208,7 +208,8 @@ def _job(order: PhaseOrder, stream: str) -> Job:
 
 def warmup_job(order: PhaseOrder, budget: float) -> Job:
     """The measured shape with other prompts, until steady or until `budget` seconds are over."""
-    return replace(_job(order, "warmup"), until="steady", seconds=budget)
+    job = replace(_job(order, "warmup"), until="steady", seconds=budget)
+    return job if order.warmup_output is None else replace(job, output=LengthRecipe(value=order.warmup_output))
 
 
 def measured_job(order: PhaseOrder) -> Job:

@@ -57,6 +57,7 @@ class Protocol(Strict):
     confirm: bool = Field(default=True, description="confirm the recommended arm in fresh blocks")
     confirm_blocks: int = Field(default=2, ge=1)
     phase_scale: float = Field(default=1.0, gt=0, description="multiplies seconds and warm-up budgets of phases")
+    warmup_output: int | None = Field(default=None, ge=1, description="output tokens of warm-up requests; null: as measured")
     limits: Limits = Limits()
     fingerprint_prompts: int = Field(default=4, ge=0)
     fingerprint_tokens: int = Field(default=16, ge=1)
