@@ -93,10 +93,12 @@ def effective_options(factor: FactorSpec, level: str, engine_version: str) -> di
     spec = factor.levels.get(level)
     if spec is None:
         return {factor.value_option: level} if factor.value_option else {}
+    options = dict(spec.options)
     for variant in spec.variants:
-        if _in(engine_version, variant.engine):
-            return dict(variant.options)
-    return dict(spec.options)
+        if engine_version and _in(engine_version, variant.engine):
+            options = dict(variant.options)
+            break
+    return options or ({factor.value_option: level} if factor.value_option else {})
 
 
 def _applies(rule: EvidenceRule, factor: FactorSpec, level: str, version: str) -> bool:

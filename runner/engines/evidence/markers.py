@@ -1,6 +1,6 @@
 """The closed grammar of markers. Nothing here is ever evaluated as code.
 
-    log, debug_log, trace :  a text that must occur (as it stands, not a pattern)
+    log, debug_log, trace :  a text that must occur (as it stands, not a pattern); the line that echoes the arguments does not count
     probe, server_info    :  ["not"] PATH  |  PATH OP VALUE  |  PATH ("in" | "not in") "[" VALUE ("," VALUE)* "]"
     metrics               :  NAME ["{" LABEL="VALUE" ("," ...)* "}"] OP NUMBER     (the sum over the series that match)
 
@@ -164,7 +164,7 @@ def _value(word: str) -> Any:
     word = word.strip()
     if len(word) >= 2 and word[0] == word[-1] and word[0] in "\"'":
         return word[1:-1]
-    named = {"true": True, "false": False, "null": None, "none": None}
+    named = {"true": True, "false": False, "null": None}
     if word.lower() in named:
         return named[word.lower()]
     for number in (int, float):

@@ -76,10 +76,14 @@ def _plain_keywords(call: Any) -> Iterator[tuple[str, Any]]:
 
 
 def find_line(log: str, text: str) -> tuple[int, str] | None:
-    """(line number from 1, the line) of the first line that contains `text`, or None."""
+    """(line number from 1, the line) of the first line that contains `text`, or None. The line that echoes the server's arguments
+    is passed over: it tells what was asked, not what happened."""
     place = log.find(text)
-    if place < 0:
-        return None
-    start = log.rfind("\n", 0, place) + 1
-    end = log.find("\n", place)
-    return log.count("\n", 0, place) + 1, log[start : end if end >= 0 else len(log)].strip()
+    while place >= 0:
+        start = log.rfind("\n", 0, place) + 1
+        end = log.find("\n", place)
+        line = log[start : end if end >= 0 else len(log)]
+        if "server_args=" not in line:
+            return log.count("\n", 0, place) + 1, line.strip()
+        place = log.find(text, start + len(line))
+    return None
