@@ -44,6 +44,7 @@ class GuardedProcess:
         self._buffer = b""
         self._exit: int | None = None
         self._finished = threading.Event()
+        self._empty = False
         self.pid = 0
         self.start = 0
         self.keeper: process.Seen | None = None
@@ -82,6 +83,7 @@ class GuardedProcess:
                 if self._exit is None:
                     self._exit = -signal.SIGKILL
                 self._ledger.gone(self.token)
+                self._empty = True
                 self._finished.set()
 
     def _keeper_gone(self) -> None:
@@ -90,7 +92,8 @@ class GuardedProcess:
             self._end_leftovers()
             if self._exit is None:
                 self._exit = -signal.SIGKILL
-            if not self.tree():
+            self._empty = not self._members()
+            if self._empty:
                 self._ledger.gone(self.token)
             self._finished.set()
         with contextlib.suppress(OSError):
@@ -132,9 +135,7 @@ class GuardedProcess:
 
     def members(self) -> list[process.Seen]:
         """The live processes of the tree."""
-        if self._finished.is_set() and not self._known:
-            return []
-        return self._members()
+        return [] if self._empty else self._members()
 
     def note_children(self, members: Sequence[process.Seen]) -> None:
         """Writes the tree as it was seen to the ledger, so that each member is known by pid and start time."""

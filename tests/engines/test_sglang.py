@@ -163,7 +163,7 @@ def test_a_hang_ends_at_the_deadline_of_its_stage(launch: Launch) -> None:
 
 
 def test_a_growing_cache_is_no_hang(launch: Launch) -> None:
-    """Six silent seconds, twice the limit for silence, in which only the compile cache grows."""
+    """Three and a half silent seconds, more than the limit for silence, in which only the compile cache grows."""
     launch("compile").wait_ready()
 
 
