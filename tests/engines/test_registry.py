@@ -56,7 +56,9 @@ def test_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["sglang", "container", "attached", "auto", "simulated"])
 def test_configurations(name: str) -> None:
     with initialize_config_dir(str(config_folder()), version_base=None):
-        changes = [] if name == "simulated" else ["engine.deadlines.silent_s=7", "engine.python=/x", "+engine.options.mem-fraction-static=0.8"]
+        changes = (
+            [] if name == "simulated" else ["engine.deadlines.silent_s=7", "engine.python=/x", "+engine.options.mem-fraction-static=0.8"]
+        )
         content = OmegaConf.to_container(compose(overrides=[f"+engine={name}", *changes]).engine)
     assert isinstance(content, dict)
     spec = EngineSpec.model_validate({str(key): value for key, value in content.items()})
