@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from runner.config import Settings
 from runner.planning.cells import Levels
-from runner.planning.conditions import holds, parse, subject_of, version_in
+from runner.planning.conditions import Clause, holds, parse, subject_of, version_in
 from runner.planning.messages import Coverage, captured, coverage, decode_batches
 from runner.planning.pins import option_value
 from runner.planning.treatments import (
@@ -27,7 +27,7 @@ from runner.planning.treatments import (
     level_plan,
     selected_phases,
 )
-from runner.spec.factor import Condition, Equivalence, FactorSpec, Marker, Treatment
+from runner.spec.factor import FactorSpec, Marker, Treatment
 
 Reads = Callable[[list[str]], Mapping[str, bool | None]]
 SIZE_RULE = "power_of_two_bytes"
@@ -49,6 +49,18 @@ class Candidate:
     refusals: tuple[Refusal, ...] = ()
     soft: tuple[Refusal, ...] = ()
     limits: Mapping[str, Coverage] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Equal:
+    """An equivalence that holds here, as far as node, model and version decide; `clauses` on factors or options are still open."""
+
+    subject: str
+    clauses: tuple[Clause, ...]
+    levels: frozenset[str]
+    same_as: str
+    reason: str
+    where: str
 
 
 class RuleBook:
@@ -77,15 +89,17 @@ class RuleBook:
         self.unread = self._unread(reads)
         self._coverage: dict[tuple[int, tuple[int, ...] | None, int | None], Coverage] = {}
         self._equivalences = {name: self._live_equivalences(name, factor) for name, factor in self.factors.items()}
+        self._unread_levels = {item: sentence for item in self.plans if (sentence := self._never_read(*item)) is not None}
+        self._effective: dict[tuple[tuple[str, str], ...], Effective] = {}
+        self._keys: dict[tuple[tuple[tuple[str, str], ...], tuple[tuple[int, ...], ...]], str] = {}
+        self._contradictions: dict[tuple[str, str], tuple[tuple[str, tuple[Clause, ...]], ...]] = {}
 
     def candidate(self, levels: Levels) -> Candidate:
         """What the rules make of one legal cell."""
         written = effective(self.common, [self.plans[item] for item in levels.items()])
         refusals = self._refusals(levels, written)
         canonical, reasons, limits = self._canonical(levels, written)
-        result = written if canonical == levels else effective(self.common, [self.plans[item] for item in canonical.items()])
-        env = {name: value for name, value in result.env.items() if name not in self.unread}
-        result = Effective(result.options, env, result.patches, result.clashes)
+        result = self._launched(canonical, written if canonical == levels else None)
         firm = tuple(refusal for refusal in refusals if refusal.factor not in self.outside)
         soft = tuple(refusal for refusal in refusals if refusal.factor in self.outside)
         if not self.settings.protocol.trust_rules:
@@ -102,6 +116,15 @@ class RuleBook:
             if baseline.get(name) != level and (proof := self._contradiction(name, level, options)):
                 texts.append(f"{name}={level}: {EXPECTED_INERT}: {proof}")
         return tuple(texts)
+
+    def _launched(self, canonical: Levels, written: Effective | None) -> Effective:
+        """What the canonical cell's launch gets, without variables that this version never reads."""
+        key = tuple(canonical.items())
+        if key not in self._effective:
+            made = written or effective(self.common, [self.plans[item] for item in key])
+            env = {name: value for name, value in made.env.items() if name not in self.unread}
+            self._effective[key] = Effective(made.options, env, made.patches, made.clashes)
+        return self._effective[key]
 
     def _reference_levels(self, name: str) -> set[str]:
         """Levels that canonical cells can fall back to: the factor's reference and what its equivalences point at."""
@@ -147,7 +170,7 @@ class RuleBook:
             return None
         return refusal
 
-    def _live_equivalences(self, name: str, factor: FactorSpec) -> tuple[Equivalence, ...]:
+    def _live_equivalences(self, name: str, factor: FactorSpec) -> tuple[_Equal, ...]:
         """Equivalences that can hold for this version, node and model; those on other factors or options stay open."""
         live = []
         for rule in factor.equivalent:
@@ -155,40 +178,43 @@ class RuleBook:
             if rule.when.when is not None and not version_in(self.version, rule.when.when, where):
                 continue
             subject, text = subject_of(rule.when)
-            if subject == "engine" and not version_in(self.version, text, where):
-                continue
-            if subject in ("node", "model") and not holds(parse(text, where), self.facts[subject], where):
-                continue
-            live.append(rule)
+            clauses: tuple[Clause, ...] = ()
+            if subject == "engine":
+                if not version_in(self.version, text, where):
+                    continue
+            else:
+                clauses = parse(text, where)
+                if subject in ("node", "model") and not holds(clauses, self.facts[subject], where):
+                    continue
+            same_as = rule.same_as if rule.same_as is not None else factor.reference_level
+            open_clauses = clauses if subject in ("factor", "arm") else ()
+            live.append(_Equal(subject, open_clauses, frozenset(rule.levels), same_as, rule.reason, where))
         return tuple(live)
 
-    def _equal_here(self, condition: Condition, levels: Levels, written: Effective, where: str) -> bool:
-        subject, text = subject_of(condition)
-        if subject not in ("factor", "arm"):
+    def _equal_here(self, rule: _Equal, levels: Levels, written: Effective) -> bool:
+        if not rule.clauses:
             return True
-        clauses = parse(text, where)
-        values: dict[str, Any] = (
-            dict(levels) if subject == "factor" else {clause.name: option_value(written.options, clause.name) for clause in clauses}
+        values: Mapping[str, Any] = (
+            levels if rule.subject == "factor" else {clause.name: option_value(written.options, clause.name) for clause in rule.clauses}
         )
-        return holds(clauses, values, where, closed=False)
+        return holds(rule.clauses, values, rule.where, closed=False)
 
     def _canonical(self, levels: Levels, written: Effective) -> tuple[Levels, list[str], dict[str, Coverage]]:
         canonical, reasons = dict(levels), []
         for name, level in levels.items():
             for rule in self._equivalences[name]:
-                same_as = rule.same_as if rule.same_as is not None else self.factors[name].reference_level
-                where = f"{file_of(name)}, equivalent.when"
-                named = level != same_as and level in (rule.levels or (level,))
-                if named and self._equal_here(rule.when, levels, written, where):
-                    canonical[name] = same_as
+                named = level != rule.same_as and (level in rule.levels or not rule.levels)
+                if named and self._equal_here(rule, levels, written):
+                    canonical[name] = rule.same_as
                     reasons.append(rule.reason)
                     break
-        for name, level in list(canonical.items()):
-            sentence = self._never_read(name, level)
+        for item in list(canonical.items()):
+            sentence = self._unread_levels.get(item)
             if sentence is None:
                 continue
+            name = item[0]
             reference = self.factors[name].reference_level
-            if self._never_read(name, reference) is not None:
+            if (name, reference) in self._unread_levels:
                 del canonical[name]
             else:
                 canonical[name] = reference
@@ -238,6 +264,9 @@ class RuleBook:
 
     def _key(self, result: Effective, canonical: Levels, limits: Mapping[str, Coverage]) -> str:
         """Equal keys launch the same thing as far as this workload can tell."""
+        known = (tuple(canonical.items()), tuple(found.covered for found in limits.values()))
+        if known in self._keys:
+            return self._keys[known]
         options, env = dict(result.options), dict(result.env)
         for name, found in limits.items():
             factor = self.factors[name]
@@ -245,21 +274,26 @@ class RuleBook:
                 env[factor.value_env] = f"lets through {found.covered}"
             elif factor.value_option is not None and factor.value_option in options:
                 options[factor.value_option] = f"lets through {found.covered}"
-        return json.dumps([options, env, result.patches], sort_keys=True, default=str)
+        self._keys[known] = json.dumps([options, env, result.patches], sort_keys=True, default=str)
+        return self._keys[known]
 
     def _contradiction(self, name: str, level: str, options: Mapping[str, Any]) -> str:
         """The first negative marker on /server_info that the planned options already satisfy, or ''."""
-        for rule in self.factors[name].evidence:
-            if rule.levels is not None and level not in rule.levels:
-                continue
-            if not self._in(rule.engine, name, "evidence.engine"):
-                continue
-            markers = (rule.contradicted,) if isinstance(rule.contradicted, Marker) else rule.contradicted
-            for marker in markers:
-                if marker.server_info is None:
-                    continue
-                clauses = parse(marker.server_info, f"{file_of(name)}, evidence.contradicted.server_info")
-                values = {clause.name: option_value(options, clause.name) for clause in clauses}
-                if holds(clauses, values, file_of(name), closed=False):
-                    return f"{marker.server_info}{f' ({rule.note})' if rule.note else ''}"
+        if (name, level) not in self._contradictions:
+            self._contradictions[name, level] = self._negative_markers(name, level)
+        for text, clauses in self._contradictions[name, level]:
+            values = {clause.name: option_value(options, clause.name) for clause in clauses}
+            if holds(clauses, values, file_of(name), closed=False):
+                return text
         return ""
+
+    def _negative_markers(self, name: str, level: str) -> tuple[tuple[str, tuple[Clause, ...]], ...]:
+        found = []
+        for rule in self.factors[name].evidence:
+            if (rule.levels is not None and level not in rule.levels) or not self._in(rule.engine, name, "evidence.engine"):
+                continue
+            for marker in (rule.contradicted,) if isinstance(rule.contradicted, Marker) else rule.contradicted:
+                if marker.server_info is not None:
+                    clauses = parse(marker.server_info, f"{file_of(name)}, evidence.contradicted.server_info")
+                    found.append((f"{marker.server_info}{f' ({rule.note})' if rule.note else ''}", clauses))
+        return tuple(found)

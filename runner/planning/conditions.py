@@ -170,6 +170,8 @@ def _holds(clause: Clause, values: Mapping[str, Any], where: str, closed: bool) 
 
 
 def _equal(actual: Any, wanted: Any) -> bool:
+    if type(actual) is type(wanted):
+        return bool(actual == wanted)
     if isinstance(actual, bool) or isinstance(wanted, bool) or actual is None or wanted is None:
         return actual is wanted
     left, right = _number(actual), _number(wanted)

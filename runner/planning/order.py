@@ -9,16 +9,19 @@ import random
 from collections.abc import Iterator, Sequence
 
 
-def williams_rows(count: int) -> tuple[tuple[int, ...], ...]:
-    """`count` rows of symbols 0..count-1 for an even count, twice as many (then the mirror images) for an odd one."""
+def williams_row(count: int, index: int) -> tuple[int, ...]:
+    """Row `index` of symbols 0..count-1; rows from `count` on (odd counts only) are the mirror images."""
     if count <= 1:
-        return ((0,) * count,)
-    first = [0]
-    for step in range(1, count):
-        first.append((step + 1) // 2 if step % 2 else count - step // 2)
-    square = [tuple((symbol + shift) % count for symbol in first) for shift in range(count)]
-    mirror = [tuple(reversed(row)) for row in square] if count % 2 else []
-    return (*square, *mirror)
+        return (0,) * count
+    shift, mirrored = index % count, index >= count
+    row = [((step + 1) // 2 if step % 2 else -(step // 2)) for step in range(count)]
+    shifted = tuple((symbol + shift) % count for symbol in row)
+    return tuple(reversed(shifted)) if mirrored else shifted
+
+
+def square_size(count: int) -> int:
+    """Rows of a whole balanced set: one square for an even count, a square and its mirror image for an odd one."""
+    return max(1, count if count % 2 == 0 or count == 1 else 2 * count)
 
 
 def blocks(
@@ -42,12 +45,13 @@ def _take(arms: Sequence[str], count: int, source: random.Random) -> list[tuple[
 
 def _endless(arms: Sequence[str], source: random.Random) -> Iterator[tuple[str, ...]]:
     """Square after square, each dealt afresh. The Latin halves of an odd square are not mixed, so positions stay balanced early."""
+    count = len(arms)
     while True:
         dealt = list(arms)
         source.shuffle(dealt)
-        square = williams_rows(len(arms))
-        half = max(1, len(arms))
-        for part in (list(square[:half]), list(square[half:])):
-            source.shuffle(part)
-            for row in part:
-                yield tuple(dealt[symbol] for symbol in row)
+        size = square_size(count)
+        for half in (range(min(size, max(1, count))), range(max(1, count), size)):
+            numbers = list(half)
+            source.shuffle(numbers)
+            for number in numbers:
+                yield tuple(dealt[symbol] for symbol in williams_row(count, number))

@@ -67,8 +67,8 @@ def name_in(version: Version, name: str) -> str:
 
 def option_value(options: Mapping[str, Any], name: str) -> Any:
     """The effective value of an option in an arm: as set, else the engine's default as far as it matters to rules."""
-    key = canonical(name)
-    if key in options and options[key] is not None:
+    key = name if name in options else canonical(name)
+    if options.get(key) is not None:
         return options[key]
     if key in DEFAULTS:
         return DEFAULTS[key]

@@ -56,6 +56,10 @@ class LevelPlan:
     value: Any = None
     unconfirmed: tuple[str, ...] = ()
 
+    @property
+    def empty(self) -> bool:
+        return not (self.treatment.options or self.treatment.env or self.treatment.patches)
+
 
 @dataclass
 class Effective:
@@ -166,8 +170,8 @@ def _because(condition: Condition, subject: str, text: str, wanted: bool, facts:
 def check_refusal(check: Check, levels: Mapping[str, str], options: Mapping[str, Any]) -> Refusal | None:
     """The refusal of a condition that depends on the cell, or None when the cell passes."""
     where = f"{check.where}: {check.subject}"
-    values: dict[str, Any] = (
-        dict(levels) if check.subject == "factor" else {clause.name: option_value(options, clause.name) for clause in check.clauses}
+    values: Mapping[str, Any] = (
+        levels if check.subject == "factor" else {clause.name: option_value(options, clause.name) for clause in check.clauses}
     )
     if check.subject == "factor" and not check.wanted and not all(clause.name in values for clause in check.clauses):
         return None
@@ -209,7 +213,8 @@ def effective(common: Treatment, plans: Sequence[LevelPlan]) -> Effective:
     patches: list[str] = list(common.patches)
     owners: dict[tuple[str, str], LevelPlan] = {}
     clashes: list[Refusal] = []
-    for plan in sorted(plans, key=lambda plan: not plan.reference):
+    setting = [plan for plan in plans if not plan.empty]
+    for plan in (*(plan for plan in setting if plan.reference), *(plan for plan in setting if not plan.reference)):
         for kind, target, source in (("option", result.options, plan.treatment.options), ("variable", result.env, plan.treatment.env)):
             for name, value in source.items():
                 owner = owners.get((kind, name))

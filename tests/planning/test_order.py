@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.planning.order import blocks, williams_rows
+from runner.planning.order import blocks, square_size
 
 
 @given(count=st.integers(2, 17), seed=st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
 def test_a_whole_square_is_balanced(count: int, seed: int) -> None:
     arms = [f"a{index}" for index in range(count)]
-    rows = blocks(arms, len(williams_rows(count)), seed)
+    rows = blocks(arms, square_size(count), seed)
     assert all(sorted(row) == sorted(arms) for row in rows)
     repeats = len(rows) // count
     positions = Counter((position, arm) for row in rows for position, arm in enumerate(row))
