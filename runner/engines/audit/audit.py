@@ -1,5 +1,6 @@
 """The audit: every flag's gates in the installed source, and what they give on this node. No import, no GPU."""
 
+import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,17 @@ def audit(
     facts = Facts(
         capability=capability, world_size=world_size, link=link, arguments=dict(arguments or {}), environment=dict(environment or {})
     )
-    index = SourceIndex(found["sglang"], architecture)
-    installed = not Path(source).is_dir()
+    # Syntax trees are many small objects without cycles: the collector would walk them again and again while they grow.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _gates(SourceIndex(found["sglang"], architecture), found, facts, flags, installed=not Path(source).is_dir())
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _gates(index: SourceIndex, found: Mapping[str, Package], facts: Facts, flags: Sequence[str] | None, installed: bool) -> list[Gate]:
     gates: list[Gate] = []
     for subject in SUBJECTS:
         if flags is not None and subject.name not in flags:
@@ -53,7 +63,7 @@ def audit(
         mine = [_module_known(gate, found, installed) for gate in gates_of(subject, index, facts)]
         if "flashinfer" in found:
             mine += compile_gates(subject, found["flashinfer"], facts)
-        gates += sorted(mine, key=lambda gate: (WEIGHT[gate.gives], gate.file, gate.line))
+        gates += sorted(mine, key=lambda gate: (not gate.own, WEIGHT[gate.gives], gate.file, gate.line))
     return gates
 
 

@@ -51,12 +51,12 @@ class Scope:
 class Evaluator:
     """Evaluates expressions of one package under `facts`."""
 
-    def __init__(self, index: SourceIndex, facts: Facts) -> None:
+    def __init__(self, index: SourceIndex, facts: Facts, calls: Mapping[str, Any] | None = None) -> None:
         self.index = index
         self.facts = facts
         self._names = facts.names()
         self._primitives = facts.primitives()
-        self._fallbacks = facts.fallbacks()
+        self._fallbacks = {**facts.fallbacks(), **(calls or {})}
         self._by_name: dict[str, Any] = {}
 
     def value(self, node: ast.AST | None, scope: Scope, depth: int = 0) -> Any:
@@ -174,13 +174,10 @@ class Evaluator:
         return self._global(name, scope, depth)
 
     def _global(self, name: str, scope: Scope, depth: int) -> Any:
-        if name in scope.file.module_names:
-            home, definition = scope.file, scope.file.module_names[name]
-        else:
-            hit = self.index.definition(name)
-            if hit is None:
-                return UNKNOWN
-            home, definition = hit
+        hit = self.index.definition(name, scope.file)
+        if hit is None:
+            return UNKNOWN
+        home, definition = hit
         if isinstance(definition, (ast.FunctionDef, ast.ClassDef)):
             return UNKNOWN
         key = f"{home.name}:{name}"
@@ -195,7 +192,7 @@ class Evaluator:
             return self._primitives[dotted]
         if node.attr in self.facts.arguments:
             return self.facts.arguments[node.attr]
-        if node.attr in self._names:
+        if node.attr in self._names and (node.attr != "world_size" or ast.unparse(node.value) == "self"):
             return self._names[node.attr]
         owner = scope.owner
         if isinstance(node.value, ast.Name) and node.value.id not in {"self", "cls"}:
@@ -257,7 +254,7 @@ class Evaluator:
 
     def _named_call(self, name: str, args: list[ast.expr], named: Mapping[str, Any], scope: Scope, depth: int) -> Any:
         """A call of a function of the package: its body is evaluated, else what is known of it by name."""
-        hit = (scope.file, scope.file.module_names[name]) if name in scope.file.module_names else self.index.definition(name)
+        hit = self.index.definition(name, scope.file)
         result: Any = UNKNOWN
         if hit is not None:
             home, definition = hit

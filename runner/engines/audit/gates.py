@@ -34,6 +34,7 @@ class Gate(Strict):
     effect: str = Field(default="", description="what happens where the condition holds, in the source's own words")
     values: dict[str, str] = Field(default_factory=dict)
     depends_on: str = ""
+    own: bool = Field(default=True, description="the flag's own gate; False: a condition of something else that mentions the flag")
 
 
 def gates_of(subject: Subject, index: SourceIndex, facts: Facts) -> list[Gate]:
@@ -46,6 +47,7 @@ def gates_of(subject: Subject, index: SourceIndex, facts: Facts) -> list[Gate]:
                 "environment": {**subject.environment, **facts.environment},
             }
         ),
+        subject.calls,
     )
     found: list[Gate] = []
     for file in index.mentioning(subject.words):
@@ -262,7 +264,18 @@ class _Finder:
             effect=re.sub(r"\s+", " ", effect).strip()[:300],
             values={name: repr(value) for name, value in atoms.items() if value is not UNKNOWN},
             depends_on="" if plain else self.evaluator.residual(test, scope),
+            own=self._own(test, kind, scope, effect),
         )
+
+    def _own(self, test: ast.expr, kind: str, scope: Scope, effect: str) -> bool:
+        if self._on_topic(scope) or kind in {"needs module", "needs multicast", "compiles for"} or self._own_file():
+            return True
+        if kind == "decides" and not effect.startswith("returned"):
+            return bool(self.topic.search(effect))
+        if kind == "decides":
+            parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+            return any(self._mentions_anchor(part) and not isinstance(part, ast.UnaryOp) for part in parts)
+        return bool(self.topic.search(effect)) or kind == "sets"
 
     def _reached(self, node: ast.AST, scope: Scope) -> bool:
         """False when a condition around the node is known to keep the run away from it, or an earlier one has left the function."""

@@ -12,6 +12,8 @@ from runner.engines.audit.variables import NOT_SERVED
 # Folders that hold many models or kernels and no gate of a flag, unless the model that is served lies there.
 MODELS = "models"
 SKIPPED = NOT_SERVED | {"cutlass", "cute_dsl", "xpu", "npu", "hpu", "musa", "mlx", "mps", "ascend"}
+# A name with more homes than this is a common local word, not one definition.
+MANY = 6
 OTHER_DEVICES = re.compile(r"(?:npu|xpu|hpu|musa|mlx|ascend|cpu|hip)_")
 
 
@@ -62,6 +64,16 @@ class SourceFile:
                             found.setdefault(name, []).append(bound)
         chosen = {name: _one_of(values) for name, values in found.items()}
         return {name: value for name, value in chosen.items() if value is not None}
+
+    @cached_property
+    def imports(self) -> Mapping[str, Sequence[tuple[str, str]]]:
+        """Imported name -> (module, name there); module with its leading dots. `*` has the modules that give everything."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    found.setdefault(alias.asname or alias.name, []).append(("." * node.level + (node.module or ""), alias.name))
+        return found
 
     def assigned(self, function: ast.AST) -> Mapping[str, list[ast.expr]]:
         """Values that each local name and each `self.NAME` is set to inside a function or class."""
@@ -124,11 +136,45 @@ class SourceIndex:
         """Files that contain one of the (lower case) words."""
         return [file for file in self.files if any(word in file.lower for word in words)]
 
-    def definition(self, name: str) -> tuple[SourceFile, ast.AST] | None:
-        """Where a module-level name is defined, anywhere in the package; None when nowhere or in too many different ways."""
+    def definition(self, name: str, seen_from: SourceFile | None = None) -> tuple[SourceFile, ast.AST] | None:
+        """Where a module-level name is defined: in the file itself, where that file imports it from, else anywhere in the package.
+        None when nowhere, or in several different ways."""
+        if seen_from is not None:
+            hit = self._imported(name, seen_from, 6)
+            if hit is not None:
+                return hit
         if name not in self._definitions:
             self._definitions[name] = self._find(name)
         return self._definitions[name]
+
+    def _imported(self, name: str, file: SourceFile, steps: int) -> tuple[SourceFile, ast.AST] | None:
+        if name in file.module_names:
+            return file, file.module_names[name]
+        for module, alias in file.imports.get(name, ()) if steps else ():
+            home = self._module(module, file)
+            hit = self._imported(alias, home, steps - 1) if home is not None else None
+            if hit is not None:
+                return hit
+        for module, _ in file.imports.get("*", ()) if steps else ():
+            home = self._module(module, file)
+            if home is not None and name in home.text:
+                hit = self._imported(name, home, steps - 1)
+                if hit is not None:
+                    return hit
+        return None
+
+    def _module(self, module: str, seen_from: SourceFile) -> SourceFile | None:
+        """The file of a module name; leading dots are relative to the file that imports it."""
+        dots = len(module) - len(module.lstrip("."))
+        place = module.strip(".").replace(".", "/")
+        if dots:
+            base = seen_from.name.rsplit("/", dots)[0]
+            place = f"{base}/{place}" if place else base
+        return self._by_name.get(f"{place}.py") or self._by_name.get(f"{place}/__init__.py")
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, SourceFile]:
+        return {file.name: file for file in self.files}
 
     def default_of(self, attribute: str) -> ast.expr | None:
         """Default of an engine argument: the value of an annotated class field of that name, in a file about arguments."""
@@ -156,18 +202,12 @@ class SourceIndex:
 
     def _find(self, name: str) -> tuple[SourceFile, ast.AST] | None:
         pattern = re.compile(re.escape(name) + r"\s*[=:(]")
-        found = [
-            (file, file.module_names[name])
-            for file in self.files
-            if name in file.text and _binds(file.text, pattern) and name in file.module_names
-        ]
-        if not found:
+        homes = [file for file in self.files if name in file.text and _binds(file.text, pattern)]
+        homes = [file for file in homes if "/utils" in file.name] or homes
+        if len(homes) > MANY:
             return None
-        # Copies of the same expression in several files are one definition; otherwise utilities win over users.
-        utilities = [hit for hit in found if "/utils" in hit[0].name]
-        if len(found) == 1 or len({ast.dump(node) for _, node in found}) == 1:
-            return found[0]
-        return utilities[0] if utilities else None
+        found = [(file, file.module_names[name]) for file in homes if name in file.module_names]
+        return found[0] if len({ast.dump(node) for _, node in found}) == 1 else None
 
     def _model_files(self, architecture: str | None) -> set[str]:
         """Files that define the served model's class and what it inherits from."""

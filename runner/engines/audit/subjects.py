@@ -10,8 +10,7 @@ from runner.spec.base import Strict
 
 class Subject(Strict):
     """One flag. `anchors`: attribute names and variables that the option sets (they are the option's own name, so they outlive
-    moves); `topic`: pattern of names and messages that belong to it; `on`: arguments of an arm that asks for it; `needs`:
-    modules without which it cannot work; `aspects`: patterns of driver calls that need something of the node."""
+    moves); `topic`: pattern of names and messages that belong to it; `on`: arguments of an arm that asks for it."""
 
     name: str
     option: str
@@ -19,6 +18,9 @@ class Subject(Strict):
     topic: str
     on: dict[str, Any] = Field(default_factory=dict)
     environment: dict[str, str] = Field(default_factory=dict)
+    calls: dict[str, bool] = Field(
+        default_factory=dict, description="functions that tell whether the flag is on, where their body does not"
+    )
     multicast: bool = Field(default=False, description="asks the driver for multicast objects (NVSwitch) on the way")
     words: tuple[str, ...] = Field(description="a file without any of these (in lower case) is not looked at")
     jit: str | None = Field(default=None, description="pattern of the sources FlashInfer compiles for it")
@@ -67,6 +69,7 @@ SUBJECTS: tuple[Subject, ...] = (
         anchors=("enable_single_batch_overlap", "is_sbo_enabled"),
         topic=r"single[ _-]batch[ _-]overlap|\bsbo\b|SboFlags",
         on={"enable_single_batch_overlap": True},
+        calls={"is_sbo_enabled": True},
     ),
     Subject(
         name="two_batch_overlap",
@@ -75,6 +78,7 @@ SUBJECTS: tuple[Subject, ...] = (
         anchors=("enable_two_batch_overlap", "is_tbo_enabled"),
         topic=r"two[ _-]batch[ _-]overlap|\btbo\b",
         on={"enable_two_batch_overlap": True},
+        calls={"is_tbo_enabled": True},
     ),
     Subject(
         name="custom_all_reduce",
