@@ -112,35 +112,45 @@ class RayExecutor:
         self._spec, self._gpus, self._pretend = spec, gpus, pretend_gpus
         self._nodes: list[NodeHandle] = []
         self._error: BaseException | None = None
+        self._ready, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._start, name="ray-start", daemon=True)
         self._thread.start()
 
     def _start(self) -> None:
+        """Starts Ray and stays: the kernel ends Ray's processes with the *thread* that started them (PR_SET_PDEATHSIG)."""
         try:
-            prepare_environment()
-            import logging
-
-            import ray
-
-            options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": "engine-flag-runner"}
-            options["runtime_env"] = {"env_vars": {"PYTHONPATH": _python_path(), "RAY_USAGE_STATS_ENABLED": "0"}}
-            if self._spec.address is not None:
-                ray.init(address=self._spec.address, **options)
-                return
-            if self._pretend:
-                options["num_gpus"] = self._gpus
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                num_cpus=max(2, os.cpu_count() or 2),
-                object_store_memory=OBJECT_STORE_BYTES,
-                **options,
-            )
+            self._init()
         except BaseException as error:  # noqa: BLE001  handed to the thread that waits for the cluster
             self._error = error
+        self._ready.set()
+        self._closing.wait()
+        ray = sys.modules.get("ray")
+        if ray is not None and ray.is_initialized():
+            ray.shutdown()
+
+    def _init(self) -> None:
+        prepare_environment()
+        import logging
+
+        import ray
+
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": "engine-flag-runner"}
+        options["runtime_env"] = {"env_vars": {"PYTHONPATH": _python_path(), "RAY_USAGE_STATS_ENABLED": "0"}}
+        if self._spec.address is not None:
+            ray.init(address=self._spec.address, **options)
+            return
+        if self._pretend:
+            options["num_gpus"] = self._gpus
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            num_cpus=max(2, os.cpu_count() or 2),
+            object_store_memory=OBJECT_STORE_BYTES,
+            **options,
+        )
 
     def _cluster(self) -> Any:
-        self._thread.join()
+        self._ready.wait()
         if self._error is not None:
             raise UserError(f"Ray did not start: {_first_line(self._error)}; `execution.executor=inline` works without it") from self._error
         import ray
@@ -210,11 +220,9 @@ class RayExecutor:
         for node in self._nodes:
             node.close()
         self._nodes.clear()
+        self._ready.wait()
+        self._closing.set()
         self._thread.join()
-        import ray
-
-        if ray.is_initialized():
-            ray.shutdown()
 
 
 def _python_path() -> str:
