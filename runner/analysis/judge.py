@@ -9,7 +9,7 @@ import numpy as np
 from runner.analysis.confirmation import Confirmation, confirmation
 from runner.analysis.effects import effects
 from runner.analysis.failures import Starts, starts
-from runner.analysis.guard import Guard, broken_arms
+from runner.analysis.guard import Guard, Guarded, guarded_arms
 from runner.analysis.hypotheses import Group, groups
 from runner.analysis.inert import arm_evidence, inert_arms
 from runner.analysis.noise import NoiseFloor
@@ -41,10 +41,10 @@ def judge(
     launches = [launch for launch in launches if launch.outcome != "interrupted"]
     inert = inert_arms(plan, launches, evidence_override)
     states = groups(plan, launches, protocol, noise, looks=looks, left_out=frozenset(inert))
-    broken = broken_arms(plan, launches, guard)
-    context = _Context(plan, launches, protocol, states, inert, broken, evidence_override or {}, descriptive(states, launches, protocol))
+    outputs = guarded_arms(plan, launches, guard)
+    context = _Context(plan, launches, protocol, states, inert, outputs, evidence_override or {}, descriptive(states, launches, protocol))
     arms = tuple(_arm(context, arm) for arm in _all_arms(plan))
-    best = candidates(states, plan, launches, frozenset(broken))
+    best = candidates(states, plan, launches, frozenset(name for name, answer in outputs.items() if answer.state == "broken"))
     confirmed = confirmation(plan, launches, states, best[0][0]) if best else Confirmation()
     engine = _engine(plan, launches)
     found_effects = effects(plan, launches, protocol, {arm.name for arm in arms if arm.status in ("BASELINE", "MEASURED")})
@@ -76,7 +76,7 @@ class _Context:
     protocol: Protocol
     states: Sequence[Group]
     inert: Mapping[str, str]
-    broken: Mapping[str, str]
+    outputs: Mapping[str, Guarded]
     evidence: Mapping[str, Sequence[Evidence]]
     descriptive: Mapping[str, tuple[HypothesisResult, ...]]
 
@@ -101,6 +101,9 @@ def _arm(context: _Context, arm: Arm) -> ArmResult:
     notes = list(arm.notes)
     if state.failed > 1:
         notes.append(f"failed {state.failed} times of {state.failed + state.served}: not recommended")
+    answer = context.outputs.get(arm.name)
+    if answer is not None and answer.state == "cannot_tell":
+        notes.append(f"outputs: cannot tell whether they are unchanged: {answer.reason}")
     notes.extend(sorted({f"not comparable: {text}" for launch in own for text in launch.unfair}))
     return ArmResult(
         name=arm.name,
@@ -135,8 +138,9 @@ def _status(context: _Context, name: str, state: Starts, own: Sequence[LaunchRec
         return "BASELINE", ""
     if name in context.inert:
         return "INERT", f"same as {context.inert[name]}"
-    if name in context.broken:
-        return "BROKEN", context.broken[name]
+    answer = context.outputs.get(name)
+    if answer is not None and answer.state == "broken":
+        return "BROKEN", answer.reason
     if not own:
         return "INVALID", "not measured"
     if not enough and any(name in group.arms for group in context.states):

@@ -81,7 +81,9 @@ def baseline_of(nights: Sequence[Night]) -> list[Night]:
     """The accepted nights: from the last one marked `accepted` (or the first of all) on, the first BASELINE_NIGHTS that were
     not alarms. Once they are complete they stay, so that a slow slide cannot carry the baseline along."""
     start = max((index for index, night in enumerate(nights) if night.accepted), default=0)
-    good = [night for index, night in enumerate(nights[start:]) if night.outcome in ("quiet", "learning") or (index == 0 and night.accepted)]
+    good = [
+        night for index, night in enumerate(nights[start:]) if night.outcome in ("quiet", "learning") or (index == 0 and night.accepted)
+    ]
     return good[:BASELINE_NIGHTS]
 
 
