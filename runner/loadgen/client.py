@@ -197,7 +197,7 @@ class Drive:
             if task is not None:
                 self._opening.discard(task)
             # Another turn of the loop, so that a server that is gone cannot make this recurse.
-            asyncio.get_running_loop().call_later(0.02, self._settle, None, exchange)
+            asyncio.get_running_loop().call_later(0.02, self._unreachable, exchange)
             self._settling += 1
             return
         self._dispatch(exchange, data, connection)
@@ -214,9 +214,11 @@ class Drive:
             return
         self._settle(connection if connection.alive else None, exchange)
 
+    def _unreachable(self, exchange: Exchange) -> None:
+        self._settling -= 1
+        self._settle(None, exchange)
+
     def _settle(self, connection: Connection | None, exchange: Exchange) -> None:
-        if connection is None and exchange.sent == 0:
-            self._settling -= 1
         failed = bool(exchange.error) or exchange.status != 200
         self._failures = self._failures + 1 if failed else 0
         if self._failures >= max(GIVE_UP_AFTER, 2 * self._concurrency) and self._sending:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.loadgen.job import Job
-from runner.loadgen.prompts import Prompt, draw_length, usable_ids
+from runner.loadgen.prompts import Prompt, draw_ids, draw_length, usable_ids
 
 # Mooncake's traces hash the prompt in blocks of this many tokens; equal hashes are equal blocks.
 HASH_BLOCK_TOKENS = 512
@@ -97,10 +97,9 @@ def trace_prompts(job: Job) -> Callable[[int], Prompt]:
         tokens: list[int] = []
         for block in row.hashes:
             if len(tokens) < length:
-                tokens += random.Random(f"{key}/block/{block}").choices(ids, k=HASH_BLOCK_TOKENS)
+                tokens += draw_ids(ids, random.Random(f"{key}/block/{block}"), HASH_BLOCK_TOKENS)
         rest = random.Random(f"{key}/{index}")
-        # A block that the prompt ends in is its own; a whole shared block stays.
-        tokens = tokens[:length] + rest.choices(ids, k=max(0, length - len(tokens)))
+        tokens = tokens[:length] + draw_ids(ids, rest, max(0, length - len(tokens)))
         return Prompt(output=min(row.output, job.max_context - length), ids=tuple(tokens))
 
     return prompt

@@ -37,6 +37,12 @@ def draw_length(recipe: LengthRecipe, draw: random.Random, at_most: int) -> int:
     return max(1, min(length, at_most))
 
 
+def draw_ids(ids: Sequence[int], draw: random.Random, count: int) -> list[int]:
+    """`count` of `ids`, three times as fast as `choices` (the bias of the remainder is under one in 2**32 / len(ids))."""
+    size = len(ids)
+    return [ids[word % size] for word in memoryview(draw.randbytes(4 * count)).cast("I")]
+
+
 def usable_ids(vocab_size: int, special: Sequence[int]) -> list[int]:
     """Every id that is not special. Raises ValueError when none is left."""
     refused = set(special)
@@ -85,10 +91,10 @@ class PromptStream:
         while len(head) < length and (rest or not head):
             head.append(self._ids[(rest + self._shift) % base])
             rest //= base
-        return head + draw.choices(self._ids, k=length - len(head))
+        return head + draw_ids(self._ids, draw, length - len(head))
 
     def prefix(self, group: int) -> list[int]:
         """The ids that every prompt of `group` begins with."""
         if group not in self._prefixes:
-            self._prefixes[group] = random.Random(f"{self.key}/prefix/{group}").choices(self._ids, k=self.shared_prefix)
+            self._prefixes[group] = draw_ids(self._ids, random.Random(f"{self.key}/prefix/{group}"), self.shared_prefix)
         return self._prefixes[group]

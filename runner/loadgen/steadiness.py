@@ -6,7 +6,6 @@ requests as there are streams), so that prefill and decode weigh alike in every 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Literal
 
@@ -86,13 +85,13 @@ def trending(values: Sequence[float]) -> bool:
 def settled(values: Sequence[float], tolerance: float) -> bool:
     """The last `LEAST_WINDOWS` values neither trend by more than `tolerance`, nor is one of them far from the rest.
 
-    Far: more than `tolerance` and more than six times the typical step between neighbours away from the median."""
+    Far: more than `tolerance` and more than six times the median absolute deviation away from the median."""
     last = list(values[-LEAST_WINDOWS:])
     if trending(last) and drift(last) > tolerance:
         return False
     level = median(last)
-    step = median(abs(b - a) for a, b in pairwise(last))
-    return all(abs(value - level) <= max(tolerance * level, 6 * step) for value in last)
+    usual = median(abs(value - level) for value in last)
+    return all(abs(value - level) <= max(tolerance * level, 6 * usual) for value in last)
 
 
 def warm(windows: Sequence[Window]) -> bool:

@@ -83,6 +83,7 @@ class FakeServer:
         self.connections = 0
         self.running = 0
         self.flush_status = "200 OK"
+        self._writers: list[asyncio.StreamWriter] = []
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -111,11 +112,14 @@ class FakeServer:
         server.close()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        for writer in self._writers:
+            writer.transport.abort()
+        self._loop.run_until_complete(asyncio.sleep(0.01))
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._writers.append(writer)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 path = head.split(b" ", 2)[1].decode()
@@ -127,7 +131,7 @@ class FakeServer:
                 if path == "/flush_cache":
                     await reply.plain("Cache flushed.", self.flush_status)
                 elif path == "/metrics":
-                    await reply.plain('sglang:num_running_reqs{tp_rank="0"} %d.0\nsglang:num_queue_reqs 1.0\n' % self.running)
+                    await reply.plain(f'sglang:num_running_reqs{{tp_rank="0"}} {self.running}.0\nsglang:num_queue_reqs 1.0\n')
                 else:
                     self.bodies.append(body)
                     self.running += 1
