@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 from runner.engines.diagnose import rules, states
 from runner.engines.diagnose.facts import Facts, read_facts
-from runner.engines.diagnose.model import CLASSES, Diagnosis
+from runner.engines.diagnose.model import Diagnosis
 from runner.engines.diagnose.reading import Line
-from runner.engines.diagnose.rules import ROOT, SYMPTOM
+from runner.engines.diagnose.rules import SYMPTOM
 from runner.engines.diagnose.scan import Hit, Scan, roots, scan
+from runner.engines.diagnose.states import verdict
 from runner.engines.diagnose.symptoms import FRAME_HINTS
 
 # Roots this close (in lines) belong to one failure: its chain of exceptions and the same failure on other ranks.
@@ -168,11 +169,3 @@ def _symptom(found: Scan, facts: Facts) -> Diagnosis | None:
     if facts.oom_killed and kind in {"scheduler_died", "detokenizer_died"}:
         return verdict("os_oom_killer", 0.85, best.line)
     return verdict(kind, confidence, best.line)
-
-
-def verdict(kind: str, confidence: float, line: Line | None = None, cause: str = "", remedy: str = "") -> Diagnosis:
-    """A diagnosis with the class's own cause, remedy and retry unless better ones are known."""
-    return states.verdict(kind, confidence, line, cause, remedy)
-
-
-__all__ = ["CLASSES", "ROOT", "diagnose", "verdict"]

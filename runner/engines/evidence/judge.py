@@ -12,7 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from runner.engines.evidence.markers import Found, find, kind_of, readable
-from runner.engines.evidence.sources import Sources, find_line
+from runner.engines.evidence.sources import Sources
 from runner.errors import UserError
 from runner.records.schema import Evidence, Grade
 from runner.spec.factor import EvidenceRule, FactorSpec, Marker
@@ -28,7 +28,6 @@ _FIELDS = {
     "pp": "pp_size",
     "fp4_gemm_backend": "fp4_gemm_runner_backend",
     "fp8_gemm_backend": "fp8_gemm_runner_backend",
-    "chunked_prefill_size": "chunked_prefill_size",
 }
 
 
@@ -40,12 +39,15 @@ def judge_evidence(factor: FactorSpec, level: str, sources: Sources, engine_vers
 
 def _judge(factor: FactorSpec, level: str, sources: Sources, engine_version: str, note: str) -> Evidence:
     rules = [rule for rule in factor.evidence if _applies(rule, factor, level, engine_version)]
-    found = _first("contradicted", rules, sources) or _missing(rules, sources, engine_version)
+    found = _first("contradicted", rules, sources)
     if found is not None:
         return _evidence(factor, level, "contradicted", found, note)
     found = _first("observed", rules, sources)
     if found is not None:
         return _evidence(factor, level, "observed", found)
+    found = _missing(rules, sources, engine_version)
+    if found is not None:
+        return _evidence(factor, level, "contradicted", found, note)
     if level == factor.reference_level:
         chosen = engine_choice(factor, sources, engine_version)
         if chosen is not None:
@@ -99,6 +101,12 @@ def effective_options(factor: FactorSpec, level: str, engine_version: str) -> di
             options = dict(variant.options)
             break
     return options or ({factor.value_option: level} if factor.value_option else {})
+
+
+def field_of(option: str) -> str:
+    """The name under which /server_info shows an engine option."""
+    name = option.lstrip("-").replace("-", "_")
+    return _FIELDS.get(name, name)
 
 
 def _applies(rule: EvidenceRule, factor: FactorSpec, level: str, version: str) -> bool:
@@ -184,10 +192,9 @@ def _options_of_others(factor: FactorSpec, level: str, version: str) -> list[tup
 
 
 def _shown_value(shown: Mapping[str, Any], option: str) -> tuple[str | None, Any]:
-    name = option.lstrip("-").replace("-", "_")
     state = shown.get("internal_states")
     inner = state[0] if isinstance(state, list) and state and isinstance(state[0], Mapping) else {}
-    for field in (name, _FIELDS.get(name, name)):
+    for field in (field_of(option), option.lstrip("-").replace("-", "_")):
         # The scheduler's own view knows what the model changed later; the parent's is what was asked.
         if field in inner and inner[field] != shown.get(field) and inner[field] is not None:
             return f"internal_states.0.{field}", inner[field]
@@ -255,6 +262,3 @@ def _evidence(factor: FactorSpec, level: str, grade: Grade, found: Found, note: 
     proof = f"{found.proof}; {note}" if note else found.proof
     source = "none" if found.proof.startswith("requested") else found.source
     return Evidence(factor=factor.name, level=level, grade=grade, proof=proof, source=source, line=found.line)
-
-
-__all__ = ["effective_options", "engine_choice", "engine_chose", "find_line", "judge_evidence", "markers_of"]
