@@ -15,6 +15,7 @@ from runner.engines.simulated.prefix import PrefixCache
 from runner.engines.simulated.scheduler import Job, Scheduler, Step
 from runner.engines.simulated.trace import Recorder
 
+WATCH_S = 0.2  # between two looks at the children
 SLIP_S = 0.5  # later than this the clock is set anew instead of running after it
 
 
@@ -58,7 +59,7 @@ class Service:
         return bool(self.jobs)
 
     def begin(self) -> None:
-        """From ready on: faults that come by time, and a look at the children twice a second."""
+        """From ready on: faults that come by time, and a regular look at the children."""
         for fault in self.launch.faults:
             if fault.at == "load" and fault.after_s is not None:
                 self.loop.after(fault.after_s, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
@@ -186,8 +187,8 @@ class Service:
             self.frozen = True
             self.loop.after(float(launch.args.get("watchdog_timeout") or 300), self._watchdog)
         elif fault.kind == "os_oom":
+            self.frozen = True  # without a scheduler no token comes, whatever the parent does about it
             self.children.kill("scheduler")
-            self._children_died()
         elif fault.kind in ("crash", "cuda_oom", "nccl_error"):
             last = last_line(fault.kind, "load", launch.node.memory_gb or 20.0)
             # the requests in flight see the end of their connection, nothing more
@@ -200,7 +201,7 @@ class Service:
 
     def _watch_children(self) -> None:
         self._children_died()
-        self.loop.after(0.5, self._watch_children)
+        self.loop.after(WATCH_S, self._watch_children)
 
     def _children_died(self) -> None:
         for name, pid, code in self.children.poll():

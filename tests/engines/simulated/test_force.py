@@ -78,7 +78,9 @@ def test_fusion_on_sm120_with_the_patch(version: str) -> None:
     decision = decided(version, FUSION, patches=("sm120_fusion",))
     assert decision.refusal is None
     assert decision.force.fusion
-    wanted = "workspace initialized for rank 7, world_size 8" if version_of(version) < (0, 5, 14) else "backend=trtllm, rank=7, world_size=8"
+    wanted = (
+        "workspace initialized for rank 7, world_size 8" if version_of(version) < (0, 5, 14) else "backend=trtllm, rank=7, world_size=8"
+    )
     assert wanted in texts(decision)
     assert not decided(version, patches=("sm120_fusion",)).force.fusion, "the patch alone switches nothing on"
 

@@ -39,7 +39,10 @@ def test_names_come_and_go(option: list[str], has: str, lacks: str | None) -> No
 
 
 def test_a_removed_option_can_turn_ambiguous() -> None:
-    assert "ambiguous option: --cuda-graph-max-bs could match --cuda-graph-max-bs-decode, " in refused(["--cuda-graph-max-bs", "64"], "0.5.20").sentence
+    assert (
+        "ambiguous option: --cuda-graph-max-bs could match --cuda-graph-max-bs-decode, "
+        in refused(["--cuda-graph-max-bs", "64"], "0.5.20").sentence
+    )
 
 
 def test_an_unambiguous_beginning_is_taken() -> None:
