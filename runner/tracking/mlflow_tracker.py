@@ -251,10 +251,11 @@ class _Session:
         if logged is not None and logged.records and logged.records.split("-")[0] != run.fixed:
             self._client.delete_run(logged.run_id)  # params and points of curves cannot be changed
             logged = None
+        created = logged is None
         if logged is None:
             logged = self._create(run)
         if logged.records != run.digest:
-            self._log(run, logged.run_id)
+            self._log(run, logged.run_id, created)
         artifacts = self._upload(run, logged)
         self.state.runs[run.key] = Logged(run_id=logged.run_id, records=run.digest, artifacts=artifacts)
         self.written += 1
@@ -262,7 +263,7 @@ class _Session:
             self.save(in_flight=True)
 
     def _create(self, run: RunView) -> Logged:
-        tags = {"key": run.key, "kind": run.kind, "study": run.tags.get("study", "")}
+        tags = {**{name: value[:_TAG_LIMIT] for name, value in run.tags.items()}, "key": run.key, "kind": run.kind}
         if run.parent is not None and (parent := self.state.runs.get(run.parent)):
             tags["mlflow.parentRunId"] = parent.run_id
         made = self._client.create_run(self.state.experiment_id, start_time=run.start_ms or None, tags=tags, run_name=run.name[:250])
@@ -270,10 +271,11 @@ class _Session:
         self.state.runs[run.key] = logged
         return logged
 
-    def _log(self, run: RunView, run_id: str) -> None:
+    def _log(self, run: RunView, run_id: str, created: bool) -> None:
+        """`created`: the tags went with the creation (a store writes tags one by one, which is most of its time)."""
         from mlflow.entities import Metric, Param, RunTag
 
-        tags = {**run.tags, "kind": run.kind, "records": run.digest}  # `records` goes last: with it the run counts as written
+        tags = {**({} if created else run.tags), "records": run.digest}  # `records` goes last: with it the run counts as written
         self._client.log_batch(
             run_id,
             metrics=[Metric(item.name, item.value, run.end_ms, item.step) for item in run.metrics],

@@ -3,6 +3,7 @@
 mlflow is imported only when a store is opened, with its telemetry off."""
 
 import os
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ def open_client(root: RootPaths, tracking: TrackingSpec) -> "MlflowClient":
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
+    _commit_without_waiting()
     try:
         return MlflowClient(tracking_uri=uri)
     except MlflowException as error:
@@ -61,7 +63,32 @@ def create_database(root: RootPaths) -> None:
         _remove(building)
         store = SqlAlchemyStore(f"sqlite:///{building.absolute()}", artifact_root(root).as_uri())  # type: ignore[no-untyped-call]
         store.engine.dispose()
+        _write_ahead(building)
         os.replace(building, root.database)
+
+
+def _write_ahead(database: Path) -> None:
+    """WAL: the UI reads while we write, and a commit does not wait for three syncs. A property of the file, for all who open it."""
+    connection = sqlite3.connect(database)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL").fetchone()
+    finally:
+        connection.close()
+
+
+def _commit_without_waiting() -> None:
+    """In WAL mode synchronous=NORMAL cannot damage the file; a power cut may lose the last commits, which the next pass
+    writes again. Connections of this process only, and only SQLite's."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    if not event.contains(Engine, "connect", _relax):
+        event.listen(Engine, "connect", _relax)
+
+
+def _relax(connection: object, _record: object) -> None:
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous=NORMAL")
 
 
 def artifact_root(root: RootPaths) -> Path:
