@@ -105,10 +105,11 @@ class ProcessDriver:
         from runner.records.paths import safe_name
 
         folder = Path(order.folder) / f"{safe_name(order.name)}.profile"
-        job = replace(_job(order, "profile"), seconds=max(2.0, min(10.0, order.phase.seconds * order.scale)))
+        job = replace(_job(order, "profile"), seconds=max(3.0, min(10.0, order.phase.seconds * order.scale)))
+        self._start_workers(1)
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(self.drive, job)
-            time.sleep(min(1.0, job.seconds / 4))
+            time.sleep(1.0)
             try:
                 start_profile(order.url, folder, steps, gpu)
             finally:
@@ -124,8 +125,7 @@ class ProcessDriver:
 
     def drive_split(self, job: Job, count: int) -> Load:
         try:
-            while len(self._workers) < count:
-                self._workers.append(Worker(len(self._workers), self._spawn))
+            self._start_workers(count)
             self._calls += 1
             start = time.monotonic_ns() + int(0.25 * NS) if count > 1 else 0
             parts = [self._part(job, number, count, start) for number in range(count)]
@@ -142,6 +142,15 @@ class ProcessDriver:
             Path(part.result).unlink(missing_ok=True)
         rows.sort(key=lambda row: (row.sent or row.scheduled, row.index))
         return Load(rows, reports)
+
+    def _start_workers(self, count: int) -> None:
+        """Waits until new workers are up: a common start must not come before the last of them."""
+        new = [Worker(number, self._spawn) for number in range(len(self._workers), count)]
+        self._workers += new
+        for worker in new:
+            worker.ask({"do": "ping"})
+        for worker in new:
+            worker.answer(60)
 
     def _part(self, job: Job, number: int, count: int, start: int) -> Job:
         share = job.concurrency // count + (number < job.concurrency % count)

@@ -17,6 +17,7 @@ from runner.loadgen.base import ClientBroken
 
 # A worker sends a stretch of bytes and ends with a newline; this only bounds one read.
 READ_BYTES = 1 << 20
+START_S = 30
 
 
 class Spawned(Protocol):
@@ -54,15 +55,23 @@ class Worker:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(path))
                 listener.listen(1)
-                listener.settimeout(30)
+                listener.settimeout(0.1)
                 self._process = spawn([*argv, "--connect", str(path)], env, Path(self._folder.name) / "worker.log")
-                try:
-                    self._channel, _ = listener.accept()
-                except TimeoutError:
-                    self.close()
-                    raise ClientBroken("the load worker did not start within 30 s") from None
+                self._channel = self._await_worker(listener)
             self._channel.setblocking(True)
             self._in = self._out = self._channel.fileno()
+
+    def _await_worker(self, listener: socket.socket) -> socket.socket:
+        """The worker's connection. Raises ClientBroken when it died first or START_S are over."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                return listener.accept()[0]
+            except TimeoutError:
+                continue
+        code = self._process.poll()
+        self.close()
+        raise ClientBroken("the load worker did not start" + (f" (exit code {code})" if code is not None else f" within {START_S} s"))
 
     @property
     def pid(self) -> int:
