@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.engines.base import LaunchOrder, Owner, argv_of
-from runner.engines.environment import CACHE_VARIABLES, base_environment, cache_folder
+from runner.engines.container_python import wrapper
+from runner.engines.environment import CACHE_VARIABLES, base_environment, cache_folder, cache_home
 from runner.engines.gpus import Gpus
 from runner.engines.httpserver import HttpServer
 from runner.engines.identity import PACKAGES, SCRIPT
@@ -30,7 +31,20 @@ from runner.spec.engine import EngineSpec
 CACHES_INSIDE = "/runner/caches"
 OVERLAY_INSIDE = "/runner/overlay"
 MODEL_INSIDE = "/runner/model"
+OUT_INSIDE = "/runner/out"
 SHM = "32g"
+COPY_SCRIPT = """
+import importlib.util, os, shutil, sys
+for name in sys.argv[2:]:
+    spec = importlib.util.find_spec(name)
+    for place in list(spec.submodule_search_locations or [])[:1] if spec else []:
+        for here, _, names in os.walk(place):
+            for each in names:
+                if each.endswith((".py", ".json")):
+                    target = os.path.join(sys.argv[1], name, os.path.relpath(here, place))
+                    os.makedirs(target, exist_ok=True)
+                    shutil.copyfile(os.path.join(here, each), os.path.join(target, each))
+"""
 RUNTIMES = ("docker", "podman")
 
 
@@ -59,12 +73,12 @@ class ContainerEngine:
         return found
 
     def run_once(
-        self, words: Sequence[str], mounts: Mapping[str, str] | None = None, timeout: float = 300.0
+        self, words: Sequence[str], mounts: Mapping[str, str] | None = None, timeout: float = 300.0, writable: bool = False
     ) -> "subprocess.CompletedProcess[str]":
         """Runs `words` in a fresh container without GPUs and network, and removes it: for identity, resolve and audit. `mounts`:
-        folder here -> folder inside, read-only."""
+        folder here -> folder inside, read-only unless `writable`."""
         argv = [self.runtime, "run", "--init", "--rm", "--network=none"]
-        argv += [word for here, there in (mounts or {}).items() for word in ("--volume", f"{here}:{there}:ro")]
+        argv += [word for here, there in (mounts or {}).items() for word in ("--volume", f"{here}:{there}" + ("" if writable else ":ro"))]
         try:
             return subprocess.run(
                 [*argv, "--entrypoint", words[0], self.image, *words[1:]],
@@ -79,7 +93,8 @@ class ContainerEngine:
             raise UserError(f"engine.container_runtime={self.spec.container_runtime}: {failed}") from None
 
     def identify(self) -> EngineIdentity:
-        """Version and build of the engine inside the image; the image's own id is part of the build. Raises UserError."""
+        """Version and build of the engine inside the image; the image's own id is part of the build. `python` is an executable here
+        that runs the image's interpreter, so that resolve goes through the image. Raises UserError."""
         if self._identity is None:
             image_id = self._image_id()
             done = self.run_once([self.python, "-c", SCRIPT, *PACKAGES])
@@ -93,8 +108,20 @@ class ContainerEngine:
                 raise UserError(f"engine.version={self.spec.version} was asked for, but {self.image} has sglang {version}")
             material = json.dumps([answer["packages"], answer["records"], answer["source"], image_id], sort_keys=True)
             build = hashlib.sha256(material.encode()).hexdigest()[:16]
-            self._identity = EngineIdentity(kind="container", version=version, build=build, python=self.python, packages=answer["packages"])
+            callable_python = str(wrapper(cache_home(self.spec.cache_root), self.runtime, self.image, self.python))
+            self._identity = EngineIdentity(
+                kind="container", version=version, build=build, python=callable_python, packages=answer["packages"]
+            )
         return self._identity
+
+    def copy_source(self, folder: Path) -> Path:
+        """Copies the Python files of the engine and of FlashInfer out of the image into `folder`, for an audit. Raises UserError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        done = self.run_once([self.python, "-c", COPY_SCRIPT, OUT_INSIDE, "sglang", "flashinfer"], {f"{folder}": OUT_INSIDE}, writable=True)
+        if done.returncode != 0 or not (folder / "sglang").is_dir():
+            said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise UserError(f"engine.image={self.image}: its source cannot be copied ({said[:300]})")
+        return folder
 
     def _image_id(self) -> str:
         done = subprocess.run(

@@ -50,7 +50,7 @@ elif words[:1] == ["rm"]:
         os.unlink(path)
     print(words[2])
 elif words[:1] == ["run"]:
-    once = {"--init", "--rm", "--network=host", "--network=none", "--ipc=host"}
+    once = {"--init", "--rm", "--interactive", "--network=host", "--network=none", "--ipc=host"}
     valued = {"--name", "--cidfile", "--shm-size", "--ulimit", "--gpus", "--volume", "--env", "--entrypoint"}
     given, index = {}, 1
     while words[index].startswith("-"):

@@ -238,3 +238,33 @@ def test_mounts_of_a_hub_snapshot_reach_its_blobs(tmp_path: Path) -> None:
 def test_names_are_for_people_and_cannot_hold_anything_else(spec: EngineSpec, model: ModelSpec, tmp_path: Path) -> None:
     order = order_of(spec, model, tmp_path, study="a study; rm -rf /", launch="b1-p0-x=y-a1")
     assert container_name(order) == "runner-a-study-rm--rf-b1-p0-x-y-a1"
+
+
+def test_the_images_interpreter_is_called_like_a_local_one(spec: EngineSpec, tmp_path: Path) -> None:
+    """The words, the order on standard input, overlays and models reach it; nothing else of this environment does."""
+    python = ContainerEngine(spec).identify().python
+    assert python is not None
+    script = tmp_path / "scripts" / "ask.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import json, os, sys\norder = json.load(sys.stdin)\n"
+        "print(json.dumps({'order': order, 'path': os.environ['PYTHONPATH'], 'names': sorted(os.environ)}))\n"
+    )
+    (tmp_path / "overlay").mkdir()
+    order = {"requests": [{"argv": ["--model-path", str(tmp_path)]}]}
+    surroundings = {**os.environ, "PYTHONPATH": str(tmp_path / "overlay"), "NCCL_ALGO": "Ring", "HF_TOKEN": "planted"}
+    done = subprocess.run(
+        [python, "-u", str(script)], input=json.dumps(order), capture_output=True, text=True, env=surroundings, check=True
+    )
+    answer = json.loads(done.stdout)
+    assert answer["order"] == order and answer["path"].startswith(str(tmp_path / "overlay"))
+    assert "NCCL_ALGO" in answer["names"] and "HF_TOKEN" not in answer["names"]
+    run = asked(Path(spec.container_runtime))[-1]
+    assert {f"{tmp_path / 'scripts'}:{tmp_path / 'scripts'}:ro", f"{tmp_path}:{tmp_path}:ro"} <= set(run) and "--network=none" in run
+    failing = subprocess.run([python, "-c", "raise SystemExit(3)"], stdin=subprocess.DEVNULL, check=False)
+    assert failing.returncode == 3
+
+
+def test_source_comes_out_of_the_image(spec: EngineSpec, tmp_path: Path) -> None:
+    folder = ContainerEngine(spec).copy_source(tmp_path / "source")
+    assert (folder / "sglang" / "launch_server.py").read_text() == fake_sglang.SERVER
