@@ -23,11 +23,13 @@ class Facts(NamedTuple):
     compile_deadline_s: float = COMPILE_DEADLINE_S
     gpu_foreign: bool = False
     port_foreign: bool = False
+    overdue: str = ""
+    stage: str = ""
 
 
 def read_facts(context: Mapping[str, object] | None) -> Facts:
     """Facts of a free mapping: `exit_code`, `process_alive`, `silent_for_s`, `compiler_children`, `cache_growing`, `health`,
-    `http_status`, `dmesg_oom`, `dmesg`, `http_proxy_set`, `sigterm_sent`, `stopping_for_s`, `compile_deadline_s` and their kin."""
+    `http_status`, `dmesg_oom`, `dmesg`, `http_proxy_set`, `sigterm_sent`, `stopping_for_s`, `compile_deadline_s`, `deadline` (the name of a limit that passed), `stage` and their kin."""
     given = {str(key).lower().replace("-", "_"): value for key, value in (context or {}).items()}
 
     def first(names: Iterable[str]) -> object:
@@ -67,6 +69,8 @@ def read_facts(context: Mapping[str, object] | None) -> Facts:
         stopping_s=stopping,
         compile_deadline_s=COMPILE_DEADLINE_S if deadline is None else deadline,
         gpu_foreign=bool(_flag(first(("foreign_process", "foreign_processes", "gpu_busy_before")))),
+        overdue=str(first(("deadline", "overdue", "limit_name")) or ""),
+        stage=str(first(("stage",)) or ""),
         port_foreign=bool(_flag(first(("port_foreign", "port_owned_by_other", "foreign_port_owner")))),
     )
 

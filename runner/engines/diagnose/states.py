@@ -59,7 +59,9 @@ def hanging(found: Scan, facts: Facts) -> Diagnosis | None:
         return None
     if any(hit.rule.role == CONSEQUENCE for hit in found.hits):
         return None
-    silent, stage, last = facts.silent_s, found.stage, _last(found)
+    silent, stage, last = facts.silent_s, found.stage or facts.stage, _last(found)
+    # Whoever names a deadline that passed has already waited as long as that stage may take.
+    patience = 0.0 if facts.overdue else SILENT_S
     compiling_line = next(
         (
             line
@@ -69,7 +71,7 @@ def hanging(found: Scan, facts: Facts) -> Diagnosis | None:
         None,
     )
     if facts.compiling is True:
-        if silent is not None and silent >= facts.compile_deadline_s:
+        if facts.overdue.startswith("compile") or (silent is not None and silent >= facts.compile_deadline_s):
             return verdict("jit_compile_hang", 0.85, compiling_line or last)
         return verdict("still_compiling", 0.9, compiling_line or last)
     if silent is None:
@@ -77,7 +79,7 @@ def hanging(found: Scan, facts: Facts) -> Diagnosis | None:
     if compiling_line is not None and compiling_line.number >= (last.number if last else 0) - 3:
         if silent >= facts.compile_deadline_s:
             return verdict("jit_compile_hang", 0.8, compiling_line)
-        if facts.compiling is False and silent >= SILENT_S:
+        if facts.compiling is False and silent >= patience:
             return verdict(
                 "jit_compile_hang",
                 0.75,
@@ -85,11 +87,13 @@ def hanging(found: Scan, facts: Facts) -> Diagnosis | None:
                 cause="kernels should be compiling, but no compiler runs and the cache does not grow",
             )
         return verdict("still_compiling", 0.6, compiling_line)
-    if stage == "distributed" and silent >= SILENT_S:
+    if stage == "distributed" and silent >= patience:
         return verdict("nccl_init_hang", 0.88, _line_of(found, "distributed"))
-    if stage == "graphs" and silent >= SILENT_S:
+    if stage == "graphs" and silent >= patience:
         sure = facts.compiling is False or silent >= facts.compile_deadline_s
         return verdict("cuda_graph_capture_hang", 0.88 if sure else 0.65, _line_of(found, "graphs"))
+    if stage in {"serving", "batches", "warmup"} and silent >= patience:
+        return verdict("health_check_timeout", 0.5, last, cause="the port is open, but the warm-up does not end")
     if stage in {"pool", "pool_done", "weights_done"}:
         # Between the pool and the first graph workspaces and kernels are built: without a word for minutes on a cold cache.
         if silent >= facts.compile_deadline_s:
@@ -98,7 +102,7 @@ def hanging(found: Scan, facts: Facts) -> Diagnosis | None:
             return verdict("jit_compile_hang", 0.6, last)
         if facts.compiling is None:
             return verdict("still_compiling", 0.6, last)
-        return verdict("cuda_graph_capture_hang", 0.4, last) if silent >= SILENT_S else None
+        return verdict("cuda_graph_capture_hang", 0.4, last) if silent >= patience else None
     return None
 
 

@@ -74,6 +74,21 @@ def test_a_deadline_of_its_own_moves_the_border_between_compiling_and_hanging() 
     assert diagnose(log, {**known, "deadline": "compile_s", "deadline_s": 100}).kind == "jit_compile_hang"
 
 
+@pytest.mark.parametrize(
+    ("last", "deadline", "kind"),
+    [
+        ("Init torch distributed begin.", "distributed_s", "nccl_init_hang"),
+        ("Capture cuda graph begin. This can take up to several minutes.", "graphs_s", "cuda_graph_capture_hang"),
+        ("INFO:     Uvicorn running on http://127.0.0.1:1", "warmup_s", "health_check_timeout"),
+    ],
+)
+def test_a_stage_that_passed_its_own_deadline_hangs_however_short_that_is(last: str, deadline: str, kind: str) -> None:
+    log = f"[2026-01-01 00:00:01 TP0] {last}\n"
+    known: dict[str, object] = {"process_alive": True, "silent_for_s": 5, "compiling": False}
+    assert diagnose(log, known).kind != kind or diagnose(log, known).confidence < 0.5
+    assert diagnose(log, {**known, "deadline": deadline, "deadline_s": 4}).kind == kind
+
+
 def test_forty_megabytes_are_read_in_a_moment() -> None:
     start = (FIXTURES / "h200/nccl1.server.log").read_text()
     batches = [
