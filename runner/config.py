@@ -82,11 +82,17 @@ def settings_from(config: DictConfig, folders: list[Path] | None = None, choices
         tree["study"] = {**(tree.get("study") or {}), "experiment": str(made["experiment"])}
     if isinstance(tree.get("factor"), dict) and made.get("factor"):
         tree["factor"] = {"name": str(made["factor"]), **tree["factor"]}
-    tree["factors"] = {name: load_factor(name, searched) for name in {*grid, *(tree.get("baseline") or {})}}
+    tree["factors"] = {name: load_factor(name, searched) for name in _factor_names(tree, grid)}
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
         raise UserError(explain(error)) from None
+
+
+def _factor_names(tree: dict[str, Any], grid: dict[str, tuple[str, ...]]) -> list[str]:
+    """Every factor that the grid, the baseline, an exclusion or an added arm names, in that order."""
+    lists = [tree.get("baseline") or {}, *(tree.get("include") or []), *(tree.get("exclude") or [])]
+    return list(dict.fromkeys([*grid, *(str(name) for levels in lists if isinstance(levels, dict) for name in levels)]))
 
 
 def load_factor(name: str, folders: list[Path]) -> dict[str, Any]:

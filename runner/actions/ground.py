@@ -9,6 +9,7 @@ from runner.config import Settings
 from runner.engines.base import Engine
 from runner.engines.registry import choose_engine
 from runner.engines.resolve import Resolution, ResolveRequest
+from runner.engines.tiny_models import made_model
 from runner.errors import UserError, choices
 from runner.records.files import read_json
 from runner.records.paths import RootPaths, safe_name
@@ -67,7 +68,19 @@ def find_ground(settings: Settings, need_engine: bool) -> Ground:
             raise
         kind = settings.engine.kind if settings.engine.kind != "auto" else "sglang"
         return Ground(settings, root, kind, settings.engine.version, None, None)
-    return Ground(settings, root, engine.kind, identity.version, engine, identity)
+    return Ground(with_model(settings, root, identity), root, engine.kind, identity.version, engine, identity)
+
+
+def with_model(settings: Settings, root: RootPaths, identity: EngineIdentity) -> Settings:
+    """The settings with the model's folder: a tiny synthetic model is made on demand, every other path is the user's to give.
+    Raises UserError when a real engine would be launched without a model."""
+    model = settings.model
+    if identity.kind in ("simulated", "attached") or model.path is not None:
+        return settings
+    if model.synthetic is None or identity.python is None:
+        raise UserError(f"model {model.name} has no path; give model.path=/path/to/the/model (a folder, or org/name of a local snapshot)")
+    folder = made_model(model.synthetic, root.root / "models", identity.python, settings.engine.extra_python_path)
+    return settings.model_copy(update={"model": model.model_copy(update={"path": str(folder)})})
 
 
 def resolver(ground: Ground) -> Callable[[list[ResolveRequest]], list[Resolution]] | None:
@@ -83,7 +96,11 @@ def resolver(ground: Ground) -> Callable[[list[ResolveRequest]], list[Resolution
 
     python = ground.identity.python
     return lambda requests: resolve_all(
-        python, requests, python_path=settings.engine.extra_python_path, capability=settings.node.capability or None
+        python,
+        requests,
+        env=settings.node.env | settings.engine.env,
+        python_path=settings.engine.extra_python_path,
+        capability=settings.node.capability or None,
     )
 
 
