@@ -23,7 +23,7 @@ from runner.spec.engine import EngineSpec
 
 
 def perform(settings: Settings, overrides: list[str]) -> int:
-    if not settings.grid and not settings.aa:
+    if not settings.grid and not settings.include and not settings.aa:
         raise UserError("there is no grid; choose an experiment, for example: python -m runner +experiment=smoke")
     ground = find_ground(settings, need_engine=True)
     stop = StopRequest()
