@@ -31,6 +31,7 @@ class Costs:
     layer_eager_us: float
     step_us: float = 900.0
     prefill_step_us: float = 4000.0
+    serial_schedule_us: float = 1100.0
     expert_spread: float = 0.8
     kv_bytes: float = 1e5
     fused_norm_us: float = 2.0
@@ -76,16 +77,18 @@ class CostModel:
 
     def decode_s(self, batch: int, context: int) -> float:
         """One decode step: `batch` requests that hold `context` tokens together."""
-        rows = batch * self.model.draft_tokens
         graph = batch <= self.force.graph_rows
+        rows = self.force.padded(batch) * self.model.draft_tokens
         gpus = max(1, self.force.tp)
-        read = self._weights_read(rows) / gpus + context * self._kv_bytes()
+        read = self._weights_read(batch * self.model.draft_tokens) / gpus + context * self._kv_bytes()
         memory = read / (self.costs.memory_gb_s * 1e9)
         compute = 2e9 * self.model.active_b * rows / gpus / (self.costs.tflops * 1e12)
         layer_us = self.costs.layer_graph_us if graph else self.costs.layer_eager_us
         if self.force.shared_experts_fused:
             layer_us *= 1 - self.costs.shared_fusion_pct / 100
         total = max(memory, compute) + (self.model.layers * layer_us + self.costs.step_us) * 1e-6
+        if not self.force.overlap_schedule:
+            total += self.costs.serial_schedule_us * 1e-6
         return (total + self._communication_s(rows, graph, decode=True)) * self.decode_factor
 
     def prefill_s(self, tokens: int, context: int) -> float:
@@ -178,8 +181,23 @@ def cost_model(
             reduce[algorithm] = (value, gb_s)
         elif what == "gb_s":
             reduce[algorithm] = (alpha, value)
+    for name in ("nccl", "nccl_graph"):
+        reduce[name] = forced_nccl(force, *reduce[name])
     decode, prefill = factors(effects, levels)
     return CostModel(model, node, force, costs, reduce, decode, prefill)
+
+
+# what forcing NCCL costs or gives: factors on alpha and on bandwidth (assumed; its own choice is a ring, LL when small)
+NCCL_ALGORITHM = {"tree": (0.8, 0.85)}
+NCCL_PROTOCOL = {"ll": (1.0, 0.5), "ll128": (1.1, 0.9), "simple": (1.7, 1.0)}
+NCCL_CHANNELS = {1: 0.4, 2: 0.6, 4: 0.85}
+
+
+def forced_nccl(force: Force, alpha: float, gb_s: float) -> tuple[float, float]:
+    """NCCL's (alpha, bandwidth) under the algorithm, protocol and channels that its variables force on it."""
+    for alpha_factor, speed in (NCCL_ALGORITHM.get(force.nccl_algorithm, (1.0, 1.0)), NCCL_PROTOCOL.get(force.nccl_protocol, (1.0, 1.0))):
+        alpha, gb_s = alpha * alpha_factor, gb_s * speed
+    return alpha, gb_s * NCCL_CHANNELS.get(force.nccl_channels, 1.0)
 
 
 def unknown_overrides(overrides: Mapping[str, float]) -> str:

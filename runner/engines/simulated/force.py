@@ -3,6 +3,8 @@
 Rules are from SGLang's release wheels (see conf/factor for the user's side of them). /server_info is no part of this: it shows
 intent, as the real one does."""
 
+import bisect
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from runner.engines.simulated.shapes import Model, Node, Version
 FUSION_ROWS = 2048  # FUSE_ALLREDUCE_MAX_BATCH_SIZE
 LEGACY_MSCCLPP_UNTIL: Version = (0, 5, 14)
 FUSION_MODELS = ("DeepseekV3ForCausalLM", "GptOssForCausalLM", "Glm4MoeForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM")
+GRAPH_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 UNITS = {"B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}
 
 
@@ -33,17 +36,31 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Force:
-    """What really happens in this process. Sizes in bytes, `graph_rows`: largest batch with a CUDA graph (0: none)."""
+    """What really happens in this process. Sizes in bytes, `graph_sizes`: decode batches with a CUDA graph, rising (empty: none);
+    `nccl_algorithm`, `nccl_protocol`, `nccl_channels`: what NCCL's variables force on it, '' and 0 for its own choice."""
 
     tp: int = 1
-    graph_rows: int = 0
+    graph_sizes: tuple[int, ...] = ()
     custom: bool = False
     mscclpp_legacy_bytes: int = 0
     mscclpp_module: bool = False
     fusion: bool = False
     pcie_ipc: bool = False
     shared_experts_fused: bool = False
-    eager: bool = False
+    overlap_schedule: bool = True
+    nccl_algorithm: str = ""
+    nccl_protocol: str = ""
+    nccl_channels: int = 0
+
+    @property
+    def graph_rows(self) -> int:
+        """Largest batch with a CUDA graph; 0 where there is none."""
+        return self.graph_sizes[-1] if self.graph_sizes else 0
+
+    def padded(self, batch: int) -> int:
+        """The captured size that a batch runs with; itself where it runs eagerly."""
+        place = bisect.bisect_left(self.graph_sizes, batch)
+        return self.graph_sizes[place] if place < len(self.graph_sizes) else batch
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,7 +71,8 @@ class Force:
             "fusion": self.fusion,
             "pcie_ipc": self.pcie_ipc,
             "shared_experts_fused": self.shared_experts_fused,
-            "cuda_graph": self.graph_rows > 0,
+            "cuda_graph": bool(self.graph_sizes),
+            "overlap_schedule": self.overlap_schedule,
         }
         return tuple(word for word, on in words.items() if on)
 
@@ -107,11 +125,13 @@ def decide(
 
     bytes_limit, legacy_refusal = _legacy_mscclpp(version, args, env, tp)
     refusal = refusal or legacy_refusal
-    graph_rows = graph_rows_of(args, node, tp)
+    graphs = graph_sizes_of(args, node, tp)
+    if version >= (0, 5, 14):
+        resolved["cuda_graph_config"] = _graph_config(graphs)
     mscclpp_module = False
     if args.get("enable_mscclpp") and tp > 1:
         if version < LEGACY_MSCCLPP_UNTIL:
-            refusal = refusal or _legacy_lines(version, bytes_limit, graph_rows, model, tp, lines, debug)
+            refusal = refusal or _legacy_lines(bytes_limit, graphs, model, tp, lines, debug)
             if not 8 <= tp <= 16:
                 bytes_limit = 0
         elif modules.get("mscclpp", False):
@@ -153,32 +173,44 @@ def decide(
         fusion, refusal = _fusion(version, patches, model, node, tp, lines)
     force = Force(
         tp=tp,
-        graph_rows=graph_rows,
+        graph_sizes=graphs,
         custom=custom,
         mscclpp_legacy_bytes=bytes_limit,
         mscclpp_module=mscclpp_module,
         fusion=fusion and not args.get("enable_dp_attention"),
         pcie_ipc=pcie_ipc,
         shared_experts_fused=shared,
-        eager=graph_rows == 0,
+        overlap_schedule=not args.get("disable_overlap_schedule"),
+        nccl_algorithm=env.get("NCCL_ALGO", "").lower(),
+        nccl_protocol=env.get("NCCL_PROTO", "").lower(),
+        nccl_channels=int(env.get("NCCL_MAX_NCHANNELS") or 0),
     )
     return Decision(force, refusal, tuple(lines), tuple(debug), resolved)
 
 
-def graph_rows_of(args: Mapping[str, Any], node: Node, tp: int) -> int:
-    """Largest decode batch with a CUDA graph; the automatic value follows the memory of a GPU."""
-    if node.capability == 0 or args.get("disable_cuda_graph") or args.get("disable_decode_cuda_graph"):
-        return 0
+def graph_sizes_of(args: Mapping[str, Any], node: Node, tp: int) -> tuple[int, ...]:
+    """Decode batches that are captured as CUDA graphs; the automatic largest one follows the memory of a GPU."""
     config = args.get("cuda_graph_config")
-    if isinstance(config, Mapping) and isinstance(config.get("decode"), Mapping) and config["decode"].get("max_bs"):
-        rows = int(config["decode"]["max_bs"])
-    else:
-        listed = args.get("cuda_graph_bs_decode") or args.get("cuda_graph_bs")
-        largest = args.get("cuda_graph_max_bs_decode") or args.get("cuda_graph_max_bs")
-        automatic = 512 if node.memory_gb >= 90 and tp >= 4 else 256 if node.memory_gb >= 60 else 160
-        rows = int(max(listed)) if listed else int(largest) if largest else automatic
-    limit = args.get("max_running_requests")
-    return min(rows, int(limit)) if limit else rows
+    decode = (json.loads(config) if isinstance(config, str) else config or {}).get("decode") or {}
+    off = args.get("disable_cuda_graph") or args.get("disable_decode_cuda_graph")
+    off = off or "disabled" in (args.get("cuda_graph_backend_decode"), decode.get("backend"))
+    if node.capability == 0 or off:
+        return ()
+    listed = args.get("cuda_graph_bs_decode") or args.get("cuda_graph_bs") or decode.get("bs")
+    automatic = 512 if node.memory_gb >= 90 and tp >= 4 else 256 if node.memory_gb >= 60 else 160
+    largest = int(args.get("cuda_graph_max_bs_decode") or args.get("cuda_graph_max_bs") or decode.get("max_bs") or automatic)
+    sizes = sorted({int(size) for size in listed}) if listed else [*(size for size in GRAPH_SIZES if size < largest), largest]
+    running = int(args.get("max_running_requests") or 0)
+    if running and sizes[-1] > running:
+        sizes = [*(size for size in sizes if size < running), running]
+    return tuple(sizes)
+
+
+def _graph_config(sizes: tuple[int, ...]) -> dict[str, Any]:
+    """`cuda_graph_config` as /server_info shows it from 0.5.14 on."""
+    common = {"tc_compiler": "eager", "full_prefill_max_req": None}
+    decode = {"backend": "full" if sizes else "disabled", "max_bs": sizes[-1] if sizes else None, "bs": list(sizes), **common}
+    return {"decode": decode, "prefill": {"backend": "disabled", "max_bs": None, "bs": [], **common}}
 
 
 def _two_batch_overlap(version: Version, args: Mapping[str, Any]) -> Refusal | None:
@@ -268,9 +300,8 @@ def _legacy_mscclpp(version: Version, args: Mapping[str, Any], env: Mapping[str,
 
 
 def _legacy_lines(
-    version: Version,
     bytes_limit: int,
-    graph_rows: int,
+    graphs: tuple[int, ...],
     model: Model,
     tp: int,
     lines: list[tuple[str, int | None, str]],
@@ -282,8 +313,7 @@ def _legacy_lines(
         return None
     power = 1 << (bytes_limit.bit_length() - 1)
     row = model.hidden * model.dtype_bytes * model.draft_tokens
-    largest = max((rows for rows in range(1, graph_rows + 1) if rows * row <= bytes_limit), default=0) * row
-    if largest > power:
+    if any(power < size * row <= bytes_limit for size in graphs):
         frames = (
             ("srt/model_executor/cuda_graph_runner.py", 640, "capture"),
             ("srt/distributed/device_communicators/pymscclpp.py", 288, "all_reduce"),

@@ -95,7 +95,7 @@ NUMBERS = [
     "dist_timeout",
 ]
 FLOATS = ("mem_fraction_static",)
-LISTS = ("cuda_graph_bs", "cuda_graph_bs_decode", "cuda_graph_bs_prefill")
+LISTS = ("cuda_graph_bs", "cuda_graph_bs_decode", "cuda_graph_bs_prefill", "numa_node")
 
 
 class Refused(Exception):

@@ -11,7 +11,6 @@ from runner.engines.simulated.log import Log
 
 # share of the load time by stage; the rest is the warm-up
 SHARE = {"distributed": 0.15, "weights": 0.4, "graphs": 0.3, "warmup": 0.15}
-GRAPH_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 
 
 class Startup:
@@ -98,11 +97,10 @@ class Startup:
 
     def _graphs(self) -> None:
         launch, log = self._launch, self._log
-        rows = launch.decision.force.graph_rows
+        sizes = list(launch.decision.force.graph_sizes)
         new_words = launch.version >= (0, 5, 14)
         refusal = launch.decision.refusal
-        if rows:
-            sizes = [size for size in GRAPH_SIZES if size < rows] + [rows]
+        if sizes:
             if new_words:
                 log.every_rank(
                     f"Capture target decode CUDA graph begin. backend=full, num_tokens_per_bs={launch.model.draft_tokens}, "
@@ -116,11 +114,11 @@ class Startup:
             Death(log, self._children, launch.version).by_scheduler(refusal.frames, refusal.line)
         elapsed = self._stage("graphs")
         self._lines("graphs")
-        if rows and new_words:
+        if sizes and new_words:
             log.every_rank(
                 f"Capture target decode CUDA graph end. elapsed={elapsed:.2f} s, mem usage=0.08 GB, avail mem={self.free_gb:.2f} GB."
             )
-        elif rows:
+        elif sizes:
             log.every_rank(f"Capture cuda graph end. Time elapsed: {elapsed:.2f} s. mem usage=0.08 GB. avail mem={self.free_gb:.2f} GB.")
         unit = "gpu" if launch.node.capability else "cpu"
         log.line(

@@ -10,8 +10,6 @@ from runner.engines.simulated.launch import Launch
 from runner.engines.simulated.scheduler import Step
 
 KERNELS = {
-    "nccl": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-    "nccl_graph": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "mscclpp": "void mscclpp::allreduce_LL_1node_kernel<__nv_bfloat16>(mscclpp::DeviceHandle<mscclpp::MemoryChannel>*, void*, void*, void*, int, int)",
     "fusion": "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(flashinfer::trtllm_allreduce_fusion::AllReduceFusionPattern)1, __nv_bfloat16, 8, true>",
     "custom": "void sglang::cross_device_reduce_1stage<__nv_bfloat16, 8>(sglang::RankData*, sglang::RankSignals, sglang::Signal*, __nv_bfloat16*, int, int)",
@@ -20,6 +18,7 @@ KERNELS = {
 OTHERS = ("void fused_moe_kernel", "void flashinfer::BatchDecodeWithPagedKVCacheKernel", "nvjet_tst_128x64_64x8_1x2_h_bz_TNT")
 NORM = "void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>"
 LAYERS_SHOWN = 4
+NCCL_LL_BYTES = 1 << 20  # NCCL's own choice turns from LL to another protocol about here
 
 
 class Recorder:
@@ -54,7 +53,7 @@ class Recorder:
         for _layer in range(LAYERS_SHOWN):
             names = [OTHERS[0], OTHERS[1]]
             if cost.force.tp > 1:
-                names.append(KERNELS[algorithm])
+                names.append(self._all_reduce(algorithm, rows))
             if algorithm != "fusion":
                 names.append(NORM)
             names.append(OTHERS[2])
@@ -68,13 +67,22 @@ class Recorder:
             if self._steps_left <= 0:
                 self.stop()
 
+    def _all_reduce(self, algorithm: str, rows: int) -> str:
+        """The kernel's name; NCCL's tells its algorithm and protocol."""
+        if algorithm in KERNELS:
+            return KERNELS[algorithm]
+        force, model = self._launch.decision.force, self._launch.model
+        small = rows * model.hidden * model.dtype_bytes <= NCCL_LL_BYTES
+        protocol = force.nccl_protocol or ("ll" if small else "simple")
+        return f"ncclDevKernel_AllReduce_Sum_bf16_{(force.nccl_algorithm or 'ring').upper()}_{protocol.upper()}(ncclDevKernelArgsStorage<4096ul>)"
+
     def stop(self) -> list[Path]:
         """Writes one trace (rank 0) and gives its path; [] when nothing ran."""
         if not self.active:
             return []
         self.active = False
         self._folder.mkdir(parents=True, exist_ok=True)
-        suffix = f"-TP-0.trace.json.gz" if self._launch.tp > 1 else ".trace.json.gz"  # noqa: F541
+        suffix = "-TP-0.trace.json.gz" if self._launch.tp > 1 else ".trace.json.gz"
         path = self._folder / f"{self._id}{suffix}"
         text = json.dumps({"schemaVersion": 1, "simulated": True, "traceEvents": self._events})
         path.write_bytes(gzip.compress(text.encode(), 1))

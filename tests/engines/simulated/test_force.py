@@ -183,3 +183,26 @@ def test_overlap_flags_switch_shared_expert_fusion_off_from_0_5_11_on() -> None:
     assert not decision.force.shared_experts_fused
     assert "Shared experts fusion optimization is disabled" in texts(decision)
     assert decision.args["disable_shared_experts_fusion"] is True
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "sizes"),
+    [
+        ("0.5.9", {"cuda-graph-bs": [1, 2, 8]}, (1, 2, 8)),
+        ("0.5.15", {"cuda-graph-bs-decode": [8, 1]}, (1, 8)),
+        ("0.5.15", {"cuda-graph-backend-decode": "disabled"}, ()),
+        ("0.5.9", {"disable-cuda-graph": True}, ()),
+        ("0.5.9", {"cuda-graph-max-bs": 10}, (1, 2, 4, 8, 10)),
+        ("0.5.9", {"cuda-graph-bs": [1, 2, 8], "max-running-requests": 4}, (1, 2, 4)),
+    ],
+)
+def test_captured_sizes(version: str, options: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    decision = decided(version, options)
+    assert decision.force.graph_sizes == sizes
+    if version_of(version) >= (0, 5, 14):
+        assert decision.args["cuda_graph_config"]["decode"]["backend"] == ("full" if sizes else "disabled")
+
+
+def test_nccls_variables_are_read() -> None:
+    force = decided("0.5.9", env={"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL128", "NCCL_MAX_NCHANNELS": "4"}).force
+    assert (force.nccl_algorithm, force.nccl_protocol, force.nccl_channels) == ("tree", "ll128", 4)

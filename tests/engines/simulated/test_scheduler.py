@@ -3,7 +3,7 @@
 import pytest
 
 from runner.engines.simulated.cost import cost_model
-from runner.engines.simulated.force import Force
+from runner.engines.simulated.force import GRAPH_SIZES, Force
 from runner.engines.simulated.noise import no_noise
 from runner.engines.simulated.prefix import BLOCK, PrefixCache
 from runner.engines.simulated.scheduler import Job, Limits, Scheduler, Step
@@ -13,7 +13,7 @@ from tests.engines.simulated.support import GLM5, PCIE_NODE
 
 def scheduler(pool: int = 1_000_000, running: int = 512, chunk: int = 8192, cache: bool = True, draft: int = 1) -> Scheduler:
     model = Model.of(GLM5.model_copy(update={"draft_tokens": draft}).model_dump(mode="json"))
-    cost = cost_model(model, Node.of(PCIE_NODE.model_dump(mode="json")), Force(tp=8, graph_rows=512), {}, {}, {})
+    cost = cost_model(model, Node.of(PCIE_NODE.model_dump(mode="json")), Force(tp=8, graph_sizes=GRAPH_SIZES), {}, {}, {})
     return Scheduler(Limits(pool, running, chunk), cost, no_noise(), PrefixCache(cache))
 
 
@@ -137,7 +137,7 @@ def test_drafts_bring_more_than_one_token_a_step(draft: int, steps: int) -> None
 
 def test_batches_beyond_the_graphs_run_eager() -> None:
     one = scheduler()
-    one.cost = cost_model(one.cost.model, one.cost.node, Force(tp=8, graph_rows=4), {}, {}, {})
+    one.cost = cost_model(one.cost.model, one.cost.node, Force(tp=8, graph_sizes=(1, 2, 4)), {}, {}, {})
     for job in jobs(6, output=4):
         one.add(job)
     assert {step.graph for step in run(one) if step.kind == "decode"} == {False}
