@@ -350,6 +350,14 @@ def _only_assignment(scope: Scope, name: str) -> ast.expr | None:
 
 def _attribute_of(file: SourceFile, owner: ast.ClassDef, name: str) -> ast.expr | None:
     """A class constant, or the one value that `self.NAME` is set to."""
+    # A field's default stands for the argument; what some branch sets it to does not.
+    fields = [
+        item.value
+        for item in owner.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.target.id == name and item.value is not None
+    ]
+    if fields:
+        return _field_default(fields[0])
     constants = [
         item.value
         for item in owner.body

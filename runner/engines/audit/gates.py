@@ -119,7 +119,10 @@ class _Finder:
             return None
         gives: Gives = "depends" if value is UNKNOWN else "open"
         if value is not UNKNOWN and value:
-            gives = "raises" if kind == "refuses" else "closed" if kind == "turns off" else "open"
+            unset = kind == "sets" and effect.rstrip("}").endswith(("None", "False"))
+            gives = "raises" if kind == "refuses" else "closed" if kind == "turns off" or unset else "open"
+        elif value is not UNKNOWN and kind == "sets":
+            gives = "not reached"
         return self._where_used(self._gate(node, node.test, kind, gives, scope, effect), scope)
 
     def _where_used(self, gate: Gate, scope: Scope) -> Gate:
@@ -251,8 +254,12 @@ class _Finder:
     def _gate(self, node: ast.AST, test: ast.expr, kind: Any, gives: Gives, scope: Scope, effect: str) -> Gate:
         plain = isinstance(test, ast.Constant)
         atoms = {} if plain else self.evaluator.atoms(test, scope)
-        if gives != "not reached" and not self._reached(node, scope):
+        around = self._around(node, scope)
+        depends_on = "" if plain else self.evaluator.residual(test, scope)
+        if around is None:
             gives = "not reached"
+        elif around and gives in {"raises", "closed"}:
+            gives, depends_on = "depends", around
         return Gate(
             flag=self.subject.name,
             kind=kind,
@@ -263,7 +270,7 @@ class _Finder:
             gives=gives,
             effect=re.sub(r"\s+", " ", effect).strip()[:300],
             values={name: repr(value) for name, value in atoms.items() if value is not UNKNOWN},
-            depends_on="" if plain else self.evaluator.residual(test, scope),
+            depends_on=depends_on,
             own=self._own(test, kind, scope, effect),
         )
 
@@ -277,24 +284,28 @@ class _Finder:
             return any(self._mentions_anchor(part) and not isinstance(part, ast.UnaryOp) for part in parts)
         return bool(self.topic.search(effect)) or kind == "sets"
 
-    def _reached(self, node: ast.AST, scope: Scope) -> bool:
-        """False when a condition around the node is known to keep the run away from it, or an earlier one has left the function."""
+    def _around(self, node: ast.AST, scope: Scope) -> str | None:
+        """None when the conditions around the node, or an earlier one that leaves the function, are known to keep the run away from
+        it; else those around it that are not known, as text ('' when all are known to hold)."""
+        unknown: list[str] = []
         child, above = node, self.file.parents.get(node)
         while above is not None and child is not scope.function:
-            if isinstance(above, ast.If):
+            if isinstance(above, ast.If) and child is not above.test:
                 value = self.evaluator.value(above.test, scope)
-                if value is not UNKNOWN and child is not above.test:
-                    inside = any(child is part for part in above.body)
-                    if inside is not bool(value):
-                        return False
+                inside = any(child is part for part in above.body)
+                if value is UNKNOWN:
+                    text = self.evaluator.residual(above.test, scope)
+                    unknown.append(text if inside else f"not ({text})")
+                elif inside is not bool(value):
+                    return None
             for name in ("body", "orelse"):
                 block = getattr(above, name, None)
                 if isinstance(block, list) and any(child is item for item in block):
                     for earlier in block[: next(i for i, item in enumerate(block) if item is child)]:
                         if isinstance(earlier, ast.If) and _leaves(earlier.body) and self._holds(earlier.test, scope):
-                            return False
+                            return None
             child, above = above, self.file.parents.get(above)
-        return True
+        return " and ".join(reversed(unknown))
 
     def _holds(self, test: ast.expr, scope: Scope) -> bool:
         value = self.evaluator.value(test, scope)
