@@ -359,7 +359,7 @@ def test_the_fingerprint(driver: ProcessDriver) -> None:
 
 def test_a_profile_is_taken_under_load(driver: ProcessDriver, tmp_path: Path) -> None:
     seen: dict[str, object] = {}
-    good = steady()
+    good = steady(token_s=0.03)
     with FakeServer() as server:
 
         async def profiled(reply: Reply) -> None:
