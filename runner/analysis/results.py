@@ -49,6 +49,8 @@ def hypothesis_result(group: Group, arm: str, launches: Sequence[LaunchRecord]) 
         notes.append("the study's first launch is an outlier and is not counted")
     if counted < MIN_LAUNCHES or base < MIN_LAUNCHES:
         notes.append(f"fewer than {MIN_LAUNCHES} valid launches: arm {counted}, baseline {base}")
+    if np.isfinite(error) and not np.isfinite(critical):
+        notes.append("one arm without a noise floor: a verdict needs a fourth block, since three pairs of a bimodal node can look alike")
     alone = int((group.table.mask[:, column + 1] & ~group.table.mask[:, 0]).sum())
     if alone:
         notes.append(f"{alone} of its launches stand in blocks without a baseline: compared through the other blocks")
