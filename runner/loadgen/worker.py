@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic_ns
+from time import monotonic_ns, process_time
 from typing import Any
 
 import uvloop
@@ -139,14 +139,14 @@ async def drive(job: Job, number: int = 0) -> dict[str, Any]:
         driven = await driver.run(job.start_at_ns)
     finally:
         gc.enable()
-    parse_from = monotonic_ns()
+    parse_from, parse_cpu = monotonic_ns(), process_time()
     rows = [_row(exchange, job, asked[exchange.index], number) for exchange in driven.exchanges]
     answer = _answer(driven, schedule)
     if job.until == "steady" and schedule is None:
         answer["warm"] = {"passed": loop.passed, "windows": [[w.tpot, w.throughput] for w in loop.windows()]}
     if job.result:
         write_rows(Path(job.result), rows)
-    return {**answer, "rows": job.result, "parse_s": (monotonic_ns() - parse_from) / NS}
+    return {**answer, "rows": job.result, "parse_s": (monotonic_ns() - parse_from) / NS, "parse_cpu_s": process_time() - parse_cpu}
 
 
 def _row(exchange: Exchange, job: Job, asked: tuple[int, int, int], number: int) -> Row:

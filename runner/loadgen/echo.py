@@ -1,0 +1,182 @@
+"""A loopback SSE server of its own process that stamps every chunk: what a client's errors are measured against.
+
+`python -m runner.loadgen.echo [--log PATH]` prints its port and serves until its standard input ends. One epoll loop, no
+framework, so that it is not the limit. It speaks enough of /generate for this client and for `sglang.bench_serving`. The
+text of an answer is `r<number>`: the request's number in the log, where each line is {"n", "received", "stamps"} (monotonic ns).
+`--token-ms 0` sends as fast as it can."""
+
+import argparse
+import heapq
+import json
+import os
+import re
+import select
+import socket
+import sys
+from time import monotonic_ns
+
+LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
+WANTED = re.compile(rb'"max_(?:new_)?tokens"\s*:\s*(\d+)')
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+INFO = {
+    "model_path": "echo",
+    "tokenizer_path": "echo",
+    "served_model_name": "echo",
+    "is_generation": True,
+    "version": "echo",
+    "internal_states": [{}],
+    "max_total_num_tokens": 1 << 20,
+}
+
+
+class Answer:
+    """One request being answered."""
+
+    __slots__ = ("asked", "count", "due", "number", "received", "sock", "stamps")
+
+    def __init__(self, number: int, sock: socket.socket, asked: int, received: int, due: int) -> None:
+        self.number, self.sock, self.asked, self.received, self.due = number, sock, asked, received, due
+        self.count = 0
+        self.stamps: list[int] = []
+
+    def send(self) -> bool:
+        """Sends the next chunk; True when it was the last. Raises OSError when the peer is gone."""
+        self.count += 1
+        last = self.count == self.asked
+        reason = b'{"type":"length","length":%d}' % self.asked if last else b"null"
+        now = monotonic_ns()
+        text = b'data: {"text":"r%d","meta_info":{"id":"%d","finish_reason":%b,"prompt_tokens":64,"completion_tokens":%d,"cached_tokens":0},"t":%d}\n\n'
+        data = text % (self.number, self.number, reason, self.count, now)
+        framed = b"%x\r\n%b\r\n" % (len(data), data)
+        if self.count == 1:
+            framed = HEAD + framed
+        if last:
+            framed += DONE
+        self.stamps.append(now)
+        try:
+            sent = self.sock.send(framed)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(framed):
+            # A reader this slow is the limit itself: wait for it.
+            self.sock.setblocking(True)
+            self.sock.sendall(framed[sent:])
+            self.sock.setblocking(False)
+        return last
+
+
+class Echo:
+    """The server. `token_ns` between chunks (0: as fast as it can), `first_ns` before the first."""
+
+    def __init__(self, token_ns: int, first_ns: int, log: str | None) -> None:
+        self._token, self._first = token_ns, first_ns
+        self._log = open(log, "w", encoding="utf-8", buffering=1 << 20) if log else None
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._epoll.register(0, select.EPOLLIN | select.EPOLLHUP)
+        self._peers: dict[int, tuple[socket.socket, bytearray]] = {}
+        self._due: list[tuple[int, int, Answer]] = []
+        self._number = 0
+
+    def run(self) -> None:
+        """Serves until standard input ends."""
+        while True:
+            wait = -1.0 if not self._due else max(0.0, (self._due[0][0] - monotonic_ns()) / 1e9)
+            # A wait under a millisecond is spun: epoll counts in whole ones.
+            for fd, _ in self._epoll.poll(0 if 0 <= wait < 0.001 else wait):
+                if fd == 0:
+                    if not os.read(0, 4096):
+                        return
+                elif fd == self._listener.fileno():
+                    self._accept()
+                else:
+                    self._read(fd)
+            self._emit()
+            if self._log and not self._due:
+                self._log.flush()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._peers[sock.fileno()] = (sock, bytearray())
+            self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def _read(self, fd: int) -> None:
+        sock, buffer = self._peers[fd]
+        try:
+            data = sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._epoll.unregister(fd)
+            del self._peers[fd]
+            sock.close()
+            return
+        buffer += data
+        while (end := buffer.find(b"\r\n\r\n")) >= 0:
+            head = bytes(buffer[:end])
+            found = LENGTH.search(head)
+            whole = end + 4 + (int(found.group(1)) if found else 0)
+            if len(buffer) < whole:
+                return
+            body = bytes(buffer[end + 4 : whole])
+            del buffer[:whole]
+            self._answer(sock, head, body)
+
+    def _answer(self, sock: socket.socket, head: bytes, body: bytes) -> None:
+        received = monotonic_ns()
+        path = head.split(b" ", 2)[1]
+        wanted = WANTED.search(body)
+        if wanted is None or b"generate" not in path:
+            text = json.dumps(INFO).encode() if b"info" in path or b"models" in path else b"ok"
+            sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+            return
+        self._number += 1
+        due = received + self._first
+        if self._token:
+            # All streams speak on one tick, as a decode batch does.
+            due = -(-due // self._token) * self._token
+        heapq.heappush(self._due, (due, self._number, Answer(self._number, sock, int(wanted.group(1)), received, due)))
+
+    def _emit(self) -> None:
+        now = monotonic_ns()
+        again: list[tuple[int, int, Answer]] = []
+        while self._due and self._due[0][0] <= now:
+            due, number, answer = heapq.heappop(self._due)
+            try:
+                last = answer.send()
+            except OSError:
+                continue
+            if not last:
+                again.append((due + self._token, number, answer))
+            elif self._log:
+                line = {"n": answer.number, "received": answer.received, "stamps": answer.stamps}
+                self._log.write(json.dumps(line, separators=(",", ":")) + "\n")
+        for entry in again:
+            heapq.heappush(self._due, entry)
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--token-ms", type=float, default=10.0)
+    parser.add_argument("--first-ms", type=float, default=20.0)
+    parser.add_argument("--log", default=None)
+    options = parser.parse_args(arguments)
+    server = Echo(int(options.token_ms * 1e6), int(options.first_ms * 1e6), options.log)
+    print(server.port, flush=True)
+    server.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
