@@ -1,0 +1,1 @@
+"""What is measured on a node without an engine: collectives over its links."""
