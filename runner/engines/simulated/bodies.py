@@ -4,8 +4,8 @@ A sink gets `push(count, finished)` for every pass that gave its request tokens,
 of the recorded bodies (native stream: cumulative text and output_ids; OpenAI streams: deltas and a final usage chunk)."""
 
 import json
+import os
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,7 @@ class Base:
         self.wanted = wanted
         self.style = style
         self.outputs = outputs
-        self.rid = wanted.rid or uuid.uuid4().hex
+        self.rid = wanted.rid or os.urandom(16).hex()
         self.received = time.time()
         self.arrived = time.monotonic()
         self.admitted = 0.0

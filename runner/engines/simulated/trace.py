@@ -1,6 +1,5 @@
 """/start_profile and /stop_profile: a small Chrome trace with the kernels that are really in force, and no others."""
 
-import gzip
 import json
 import time
 from pathlib import Path
@@ -78,6 +77,8 @@ class Recorder:
 
     def stop(self) -> list[Path]:
         """Writes one trace (rank 0) and gives its path; [] when nothing ran."""
+        import gzip
+
         if not self.active:
             return []
         self.active = False
