@@ -244,6 +244,40 @@ MODEL: tuple[Rule, ...] = (
     ),
 )
 
+TRANSFORMERS: tuple[Rule, ...] = (
+    rule("trust_remote_code", r"Tokenizer class \w+ does not exist or is not currently imported", 0.75, 4),
+    rule(
+        "unsupported_model",
+        r"Unrecognized configuration class|is not a supported (?:model|architecture)|model type .* is not supported",
+        0.85,
+        3,
+    ),
+    rule(
+        "model_import_failed",
+        r"Should have a `model_type` key|Unable to load weights from|Error no file named",
+        0.85,
+        4,
+    ),
+)
+LIMITS: tuple[Rule, ...] = (
+    rule(
+        "rejected_argument_combination",
+        r"User-specified context_length \(\d+\) is greater than the derived.*(?:This may|To allow|set )",
+        0.9,
+        2,
+    ),
+    rule(
+        "rejected_argument_combination",
+        r"^AssertionError: \d+ is not divisible by \d+",
+        0.8,
+        3,
+        cause="a dimension of the model does not divide by the parallel size",
+        remedy="another --tp-size",
+    ),
+    rule("unsupported_gpu_architecture", r"device kernel image is invalid|CUDA_ERROR_INVALID_IMAGE|CUDA_ERROR_NO_BINARY_FOR_GPU", 0.7, 3),
+    rule("kernel_version_mismatch", r"Torch not compiled with CUDA enabled|not compiled with GPU support", 0.85, 3),
+)
+
 RUNTIME: tuple[Rule, ...] = (
     rule(
         "port_in_use",
@@ -354,4 +388,4 @@ PROXY: tuple[Rule, ...] = (
     rule("warmup_blocked_by_proxy", r"res=<Response \[(?:403|407|50[234])\]>.*<(?:!DOCTYPE|html|HTML|head|HEAD)", 0.9, 1),
     rule("warmup_blocked_by_proxy", r"res=<Response \[(?:403|407|50[234])\]>", 0.6, 2),
 )
-ROOTS: tuple[Rule, ...] = (*ARGUMENTS, *PACKAGES, *COMPILER, *MODEL, *RUNTIME, OUT_OF_MEMORY, *PROXY)
+ROOTS: tuple[Rule, ...] = (*ARGUMENTS, *PACKAGES, *COMPILER, *MODEL, *TRANSFORMERS, *LIMITS, *RUNTIME, OUT_OF_MEMORY, *PROXY)

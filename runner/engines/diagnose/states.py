@@ -1,16 +1,19 @@
 """States that no sentence names: stopping, hanging, compiling, killed from outside, serving. Here the context decides."""
 
+import re
+
 from runner.engines.diagnose import rules
 from runner.engines.diagnose.facts import SILENT_S, STOP_DEADLINE_S, Facts
 from runner.engines.diagnose.model import CLASSES, Diagnosis
 from runner.engines.diagnose.reading import Line
 from runner.engines.diagnose.rules import CONSEQUENCE
 from runner.engines.diagnose.scan import Scan
-from runner.engines.diagnose.symptoms import EXIT_CODE
+from runner.engines.diagnose.symptoms import EXIT_CODE, PARENT_HINTS
 
 # The engine prints one draining line every 5 s.
 DRAIN_PERIOD_S = 5.0
 KILLED = {-9, 137}
+REFUSAL = re.compile(r"(?:ValueError|AssertionError|NotImplementedError|OSError|KeyError|RuntimeError|TypeError)\b")
 
 
 def verdict(kind: str, confidence: float, line: Line | None = None, cause: str = "", remedy: str = "") -> Diagnosis:
@@ -131,6 +134,8 @@ def child_exit(line: Line, found: Scan) -> Diagnosis | None:
 
 def consequence(found: Scan, facts: Facts) -> Diagnosis | None:
     """Only consequences are left: something failed and the log does not say what."""
+    if facts.health == 200 and facts.alive is not False:
+        return None
     hits = [hit for hit in found.hits if hit.rule.role == CONSEQUENCE and (found.ready is None or hit.line.number > found.ready)]
     if not hits:
         return None
@@ -178,8 +183,12 @@ def nothing(found: Scan, facts: Facts) -> Diagnosis:
             "nccl_init_hang", 0.45, _line_of(found, "distributed"), cause="killed while the process group was being built, without an error"
         )
     where = f"the log ends in stage `{found.stage}` without an error" if found.stage else ""
-    exception = next((trace.exception for trace in found.traces if trace.exception is not None), None)
-    return verdict("unknown", 0.15, exception or _last(found), cause=where)
+    trace = next((trace for trace in found.traces if trace.exception is not None), None)
+    if trace is not None and found.ready is None and REFUSAL.match(trace.exception.text if trace.exception else ""):
+        for kind, pattern, confidence in PARENT_HINTS:
+            if pattern.search(trace.frames):
+                return verdict(kind, confidence, trace.exception)
+    return verdict("unknown", 0.15, trace.exception if trace else _last(found), cause=where)
 
 
 def _last(found: Scan) -> Line | None:

@@ -95,3 +95,12 @@ FRAME_HINTS: tuple[tuple[str, re.Pattern[str], float], ...] = (
         0.5,
     ),
 )
+# The same for a traceback of the parent, before it has children: it comes from its arguments or from reading the model's files.
+PARENT_HINTS: tuple[tuple[str, re.Pattern[str], float], ...] = (
+    ("rejected_argument_combination", re.compile(r"sglang/srt/(?:server_args|arg_groups|configs/model_config)"), 0.55),
+    (
+        "model_import_failed",
+        re.compile(r"site-packages/(?:transformers|huggingface_hub|safetensors|tokenizers)/|hf_transformers_utils"),
+        0.5,
+    ),
+)

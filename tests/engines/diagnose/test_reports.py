@@ -107,7 +107,7 @@ def test_two_ranks_with_the_same_traceback_line_by_line() -> None:
 
 
 def test_the_score_on_the_kept_out_third() -> None:
-    """First score of the kept-out reports, before any of their answers was used: 6 of 8, none of the two misses confident."""
+    """First score of the kept-out reports, before their answers were used: 6 of 8, neither miss confident. Since then they guide like the others."""
     held_out = [report for report in FIELD if report.held_out]
     assert len(held_out) == 8
     right = [report for report in held_out if report.accepts(diagnose(report.log, report.context).kind)]
