@@ -1,5 +1,6 @@
 """From Hydra's DictConfig to one frozen, validated Settings. No DictConfig leaves this file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,10 @@ def config_folder() -> Path:
 def settings_from(config: DictConfig, folders: list[Path] | None = None, choices_made: dict[str, Any] | None = None) -> Settings:
     """Validates a composed configuration. `folders` are searched for factor files, first hit wins; `choices_made` are
     Hydra's group choices (names of the experiment and the factor). Raises UserError."""
-    tree = OmegaConf.to_container(config, resolve=True)
-    if not isinstance(tree, dict):
+    container = OmegaConf.to_container(config, resolve=True)
+    if not isinstance(container, dict):
         raise UserError("the configuration is not a mapping")
-    tree = {str(key): value for key, value in tree.items() if key != "hydra"}
+    tree: dict[str, Any] = {str(key): value for key, value in container.items() if key != "hydra"}
     searched = folders or [config_folder()]
     grid = {str(name): _levels(str(name), value) for name, value in (tree.get("grid") or {}).items()}
     tree["grid"] = grid
@@ -89,7 +90,7 @@ def settings_from(config: DictConfig, folders: list[Path] | None = None, choices
         raise UserError(explain(error)) from None
 
 
-def _factor_names(tree: dict[str, Any], grid: dict[str, tuple[str, ...]]) -> list[str]:
+def _factor_names(tree: Mapping[str, Any], grid: dict[str, tuple[str, ...]]) -> list[str]:
     """Every factor that the grid, the baseline, an exclusion or an added arm names, in that order."""
     lists = [tree.get("baseline") or {}, *(tree.get("include") or []), *(tree.get("exclude") or [])]
     return list(dict.fromkeys([*grid, *(str(name) for levels in lists if isinstance(levels, dict) for name in levels)]))

@@ -89,7 +89,7 @@ def resolver(ground: Ground) -> Callable[[list[ResolveRequest]], list[Resolution
     if ground.kind == "simulated":
         from runner.engines.simulated.resolve import resolve_simulated
 
-        return lambda requests: resolve_simulated(settings.engine, settings.node, requests)
+        return lambda requests: resolve_simulated(settings.engine, settings.node, requests, settings.model)
     if ground.identity is None or ground.identity.python is None:
         return None
     from runner.engines.resolve import resolve_all

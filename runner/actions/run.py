@@ -171,7 +171,7 @@ def write_truth(ground: Ground, study: OpenStudy) -> None:
     phases = {name: settings.workload.phases[name] for name in plan.phases}
     write_json(
         study.paths.truth,
-        {"SIMULATED": True, "effects": true_effects(plan.arms, phases, settings.node, settings.model, engine_spec(ground))},
+        {"SIMULATED": True, "effects": true_effects(plan.arms, phases, settings.node, settings.model, engine_spec(ground), plan.baseline)},
     )
 
 

@@ -15,6 +15,7 @@ from runner.engines.base import Engine, LaunchFailed, Owner, Server
 from runner.engines.evidence import Sources, engine_chose, judge_evidence
 from runner.engines.evidence.resolved_view import resolved_view, unfair
 from runner.execution.job import Event, LaunchJob, NodeFacts
+from runner.execution.profiling import profile_launch
 from runner.execution.treatment import Overlays
 from runner.loadgen.base import ClientBroken, GuardOrder, LoadDriver, PhaseOrder
 from runner.records.files import write_json, write_text
@@ -134,11 +135,36 @@ def _serve(
         emit(Event(kind="phase", launch=job.order.launch, phase=record))
         if not server.alive():
             raise LaunchFailed(_death(server, job, f"phase {name}"), state.watch.seconds)
+    kernels = _profile(job, load, server, ready.pid, facts, paths, state, stage) if job.profile and job.phases else None
     with state.watch.stage("evidence"):
         metrics = server.metrics()
         if metrics:
             write_text(paths.metrics, metrics)
-        state.evidence = gather_evidence(job, server.log, state.info, metrics, facts)
+        state.evidence = gather_evidence(job, server.log, state.info, metrics, facts, kernels)
+
+
+def _profile(
+    job: LaunchJob,
+    load: LoadDriver,
+    server: Server,
+    pid: int | None,
+    facts: NodeFacts,
+    paths: LaunchPaths,
+    state: _State,
+    stage: Callable[[str], None],
+) -> tuple[str, ...] | None:
+    """Names of the kernels that ran in a short profile of the last decode phase (else the first phase); None without a trace."""
+    name = next((phase for phase in reversed(job.phases) if job.workload.phases[phase].kind == "decode"), job.phases[0])
+    stage("profile")
+    with state.watch.stage("profile"):
+        try:
+            order = _phase_order(job, name, 0, server.url, pid, facts)
+            profile = profile_launch(job, order, load, paths.folder, gpu=bool(facts.gpus))
+        except (RuntimeError, TimeoutError, ValueError) as error:
+            state.notes.append(f"no profile: {error}")
+            return None
+    state.artifacts["profile"] = _relative(paths.folder / "profile.json", job)
+    return tuple(kernel.name for kernel in profile.kernels)
 
 
 def _phase_order(job: LaunchJob, name: str, index: int, url: str, pid: int | None, facts: NodeFacts) -> PhaseOrder:
@@ -161,7 +187,9 @@ def _phase_order(job: LaunchJob, name: str, index: int, url: str, pid: int | Non
     )
 
 
-def gather_evidence(job: LaunchJob, log: Path, info: dict[str, Any], metrics: str, facts: NodeFacts) -> tuple[Evidence, ...]:
+def gather_evidence(
+    job: LaunchJob, log: Path, info: dict[str, Any], metrics: str, facts: NodeFacts, kernels: tuple[str, ...] | None = None
+) -> tuple[Evidence, ...]:
     """A grade for every factor whose level differs from the baseline's; the baseline's own levels are graded too."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     sources = Sources(
@@ -170,6 +198,7 @@ def gather_evidence(job: LaunchJob, log: Path, info: dict[str, Any], metrics: st
         server_info=info,
         metrics=metrics or None,
         probe=facts.probe or None,
+        trace=kernels,
     )
     version = str(info.get("version") or facts.engine.version)
     graded = [

@@ -86,6 +86,7 @@ class StudyLoop:
     _queue: "queue.Queue[_Message]" = field(default_factory=queue.Queue)
     _nodes: dict[str, _Node] = field(default_factory=dict)
     _baseline_resolved: dict[str, Any] | None = None
+    _profiled: set[str] = field(default_factory=set)
 
     def run(self, handles: list[NodeHandle]) -> None:
         """Raises KeyboardInterrupt when asked to stop, UserError when the baseline cannot serve, NotFinished when no node is left."""
@@ -172,6 +173,8 @@ class StudyLoop:
         node.slot, node.previous_arm, node.previous_end = None, record.arm, record.ended_at
         if record.arm == self.study.plan.baseline and record.resolved:
             self._baseline_resolved = self._baseline_resolved or record.resolved
+        if "profile" in record.artifacts:
+            self._profiled.add(record.arm)
         self.listener.launch_done(record)
         if closed is not None:
             self.study.journal.append("arm_closed", arm=slot.arm, reason=closed)
@@ -257,7 +260,7 @@ class StudyLoop:
             previous_arm=node.previous_arm,
             previous_end=node.previous_end,
             study_folder=str(self.study.paths.folder.resolve()),
-            profile=recipe.profile,
+            profile=recipe.profile and slot.purpose == "measure" and slot.arm not in self._profiled,
         )
 
 

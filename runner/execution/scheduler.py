@@ -34,6 +34,7 @@ class Block:
     arms: list[str]
     node: str | None = None
     purpose: Purpose = "measure"
+    asked_for: bool = False  # by somebody else than the looks: arms that are decided are launched all the same
     done: set[str] = field(default_factory=set)
     attempts: dict[str, int] = field(default_factory=dict)
 
@@ -61,7 +62,7 @@ class Scheduler:
         """Launches of this study as far as can be foreseen: made, running, waiting in blocks, and min_blocks of open arms."""
         open_arms = [name for name in self.plan.blocks[0] if name not in self.closed] if self.plan.blocks else []
         live = [block for block in self.blocks.values() if block.index not in self._abandoned]
-        waiting = sum(len([arm for arm in block.arms if arm not in block.done and arm not in self.closed]) for block in live)
+        waiting = sum(len([arm for arm in block.arms if arm not in block.done and not self._is_closed(arm, block)]) for block in live)
         coming = max(0, self.protocol.min_blocks - len([block for block in live if block.purpose != "confirm"])) * len(open_arms)
         return len(self.launches) + waiting + coming + len(self._unmeasured)
 
@@ -105,10 +106,21 @@ class Scheduler:
             return None
         running = {slot.arm for slot in self._running.values() if slot.block == block.index}
         for position, arm in enumerate(block.arms):
-            if arm in block.done or arm in running or arm in self.closed:
+            if arm in block.done or arm in running or self._is_closed(arm, block):
                 continue
             return Slot(block.index, position, arm, block.attempts.get(arm, 0) + 1, block.purpose)
         return None
+
+    def _is_closed(self, arm: str, block: Block) -> bool:
+        return arm in self.closed and not block.asked_for
+
+    def add_block(self, arms: Sequence[str], index: int | None = None) -> int:
+        """One more block with these arms, asked for from outside (a night's suspects), after the last or under the number that it
+        had in an earlier driver. Returns its number."""
+        number = max(self.blocks, default=-1) + 1 if index is None else index
+        planned = [arm for arm in self._order(number) if arm in arms]
+        self.blocks[number] = Block(number, [*planned, *(arm for arm in arms if arm not in planned)], asked_for=True)
+        return number
 
     def _open_block(self, node: str) -> Slot | None:
         if self.finished:

@@ -59,6 +59,10 @@ class NodeWorker:
             from runner.engines.evidence.probe import run_probe
 
             probe = run_probe(identity.python, base_environment() | python_path(None, self._order.engine.extra_python_path))
+        if identity.kind == "simulated":
+            from runner.engines.simulated.resolve import probe_simulated
+
+            probe = probe_simulated(self._order.engine, self._order.node)
         return NodeFacts(
             host=socket.gethostname(), boot_id=boot_id(), engine=identity, gpus=gpus.uuids, driver=gpus.driver_version(), probe=probe
         )
