@@ -1,14 +1,20 @@
 """The client's ceiling on this machine: driven against a loopback server that stamps every chunk. Used by `action=doctor`."""
 
 import contextlib
+import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from runner.loadgen.job import Job, LengthRecipe
 from runner.loadgen.processes import worker_environment
+from runner.loadgen.prompts import prompts_of
+from runner.loadgen.rows import Row
 from runner.spec.base import Strict
 
 NS_PER_MS = 1e6
@@ -42,8 +48,6 @@ class Calibration(Strict):
 @contextlib.contextmanager
 def echo_server(token_ms: float, first_ms: float = 20.0, log: Path | None = None) -> Iterator[str]:
     """The URL of a loopback server of its own process; it ends with this process in any case. Raises OSError."""
-    import os
-
     argv = [sys.executable, "-m", "runner.loadgen.echo", "--token-ms", str(token_ms), "--first-ms", str(first_ms)]
     argv += ["--log", str(log)] if log else []
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=worker_environment(os.environ)) as process:
@@ -83,10 +87,9 @@ def measure(driver: object, streams: int, token_ms: float, tokens: int, seconds:
 
     assert isinstance(driver, ProcessDriver)
     with echo_server(token_ms, log=log) as url:
-        load = driver.drive(
-            Job(url=url, concurrency=streams, seconds=seconds, rounds=1, input=LengthRecipe(value=64), output=LengthRecipe(value=tokens))
-        )
-    ttft, tpot, _ = errors_ms(load_times(load), read_log(log))
+        job = Job(url=url, concurrency=streams, seconds=seconds, rounds=1, input=LengthRecipe(value=64), output=LengthRecipe(value=tokens))
+        load = driver.drive(job)
+    ttft, tpot, _ = errors_ms(reported_by(load.rows, job), {answer.key: answer for answer in read_log(log)})
     report = load.reports[0]
     chunks = sum(len(row.times) for row in load.rows)
     return Level(
@@ -104,38 +107,52 @@ def measure(driver: object, streams: int, token_ms: float, tokens: int, seconds:
     )
 
 
-Timed = tuple[int, float, float, list[float]]
+@dataclass(frozen=True)
+class Reported:
+    """One request as a client reports it, ms: TTFT, TPOT and the gaps between chunks."""
+
+    ttft: float
+    tpot: float
+    gaps: Sequence[float]
 
 
-def load_times(load: object) -> list[Timed]:
-    """(sent ns, TTFT ms, TPOT ms, gaps ms) of each request as this client reports them, in order of sending."""
-    from runner.loadgen.driver import Load
+@dataclass(frozen=True)
+class Stamped:
+    """One request as the server saw it, monotonic ns."""
 
-    assert isinstance(load, Load)
-    found = []
-    for row in load.rows:
+    number: int
+    key: str
+    received: int
+    stamps: Sequence[int]
+
+
+def reported_by(rows: Sequence[Row], job: Job) -> dict[str, Reported]:
+    """This client's own report of each request, by the first three ids of its prompt (no two are alike)."""
+    prompts = prompts_of(job)
+    found = {}
+    for row in rows:
         if len(row.times) > 1:
-            gaps = [(b - a) / NS_PER_MS for a, b in zip(row.times, row.times[1:], strict=False)]
+            gaps = [(b - a) / NS_PER_MS for a, b in pairwise(row.times)]
             per_token = (row.times[-1] - row.times[0]) / NS_PER_MS / (row.tokens[-1] - row.tokens[0])
-            found.append((row.sent, (row.times[0] - row.sent) / NS_PER_MS, per_token, gaps))
+            found[",".join(map(str, prompts(row.index).ids[:3]))] = Reported((row.times[0] - row.sent) / NS_PER_MS, per_token, gaps)
     return found
 
 
-def read_log(path: Path) -> list[tuple[int, list[int]]]:
-    """(received, stamps) in ns of each request, in order of arrival."""
-    import json
-
-    lines = sorted((json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()), key=lambda line: line["n"])
-    return [(line["received"], line["stamps"]) for line in lines]
+def read_log(path: Path) -> list[Stamped]:
+    """The loopback server's log in order of arrival."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return sorted((Stamped(line["n"], line["key"], line["received"], line["stamps"]) for line in lines), key=lambda item: item.number)
 
 
-def errors_ms(reported: Sequence[Timed], truth: Sequence[tuple[int, list[int]]]) -> tuple[list[float], list[float], list[float]]:
-    """Absolute errors of TTFT, TPOT and gaps (ms) against the server's stamps. Requests are matched by order of sending: a
-    request that was sent earlier was received earlier, up to near-ties that have equal answers."""
+def errors_ms(reported: Mapping[str, Reported], truth: Mapping[str, Stamped]) -> tuple[list[float], list[float], list[float]]:
+    """Absolute errors of TTFT, TPOT and gaps (ms) against the server's stamps; requests are matched by their key."""
     ttft, tpot, gaps = [], [], []
-    for (_, first, per_token, between), (received, stamps) in zip(reported, truth, strict=False):
-        ttft.append(abs(first - (stamps[0] - received) / NS_PER_MS))
-        if len(stamps) > 1:
-            tpot.append(abs(per_token - (stamps[-1] - stamps[0]) / NS_PER_MS / (len(stamps) - 1)))
-            gaps += [abs(gap - (b - a) / NS_PER_MS) for gap, a, b in zip(between, stamps, stamps[1:], strict=False)]
+    for key, request in reported.items():
+        answer = truth.get(key)
+        if answer is None or len(answer.stamps) < 2:
+            continue
+        stamps = answer.stamps
+        ttft.append(abs(request.ttft - (stamps[0] - answer.received) / NS_PER_MS))
+        tpot.append(abs(request.tpot - (stamps[-1] - stamps[0]) / NS_PER_MS / (len(stamps) - 1)))
+        gaps += [abs(gap - (b - a) / NS_PER_MS) for gap, (a, b) in zip(request.gaps, pairwise(stamps), strict=False)]
     return ttft, tpot, gaps

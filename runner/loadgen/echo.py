@@ -2,7 +2,8 @@
 
 `python -m runner.loadgen.echo [--log PATH]` prints its port and serves until its standard input ends. One epoll loop, no
 framework, so that it is not the limit. It speaks enough of /generate for this client and for `sglang.bench_serving`. The
-text of an answer is `r<number>`: the request's number in the log, where each line is {"n", "received", "stamps"} (monotonic ns).
+text of an answer is `r<number>`, the request's number in the log: lines of {"n", "key", "received", "stamps"}, monotonic ns, where
+the key is the prompt's first three ids.
 `--token-ms 0` sends as fast as it can."""
 
 import argparse
@@ -17,6 +18,7 @@ from time import monotonic_ns
 
 LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 WANTED = re.compile(rb'"max_(?:new_)?tokens"\s*:\s*(\d+)')
+KEY = re.compile(rb'"input_ids"\s*:\s*\[(\d+),\s*(\d+),\s*(\d+)')
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 INFO = {
@@ -33,10 +35,10 @@ INFO = {
 class Answer:
     """One request being answered."""
 
-    __slots__ = ("asked", "count", "due", "number", "received", "sock", "stamps")
+    __slots__ = ("asked", "count", "key", "number", "received", "sock", "stamps")
 
-    def __init__(self, number: int, sock: socket.socket, asked: int, received: int, due: int) -> None:
-        self.number, self.sock, self.asked, self.received, self.due = number, sock, asked, received, due
+    def __init__(self, number: int, sock: socket.socket, asked: int, received: int, key: str) -> None:
+        self.number, self.sock, self.asked, self.received, self.key = number, sock, asked, received, key
         self.count = 0
         self.stamps: list[int] = []
 
@@ -147,7 +149,9 @@ class Echo:
         if self._token:
             # All streams speak on one tick, as a decode batch does.
             due = -(-due // self._token) * self._token
-        heapq.heappush(self._due, (due, self._number, Answer(self._number, sock, int(wanted.group(1)), received, due)))
+        ids = KEY.search(body)
+        key = b",".join(ids.groups()).decode() if ids else ""
+        heapq.heappush(self._due, (due, self._number, Answer(self._number, sock, int(wanted.group(1)), received, key)))
 
     def _emit(self) -> None:
         now = monotonic_ns()
@@ -161,7 +165,7 @@ class Echo:
             if not last:
                 again.append((due + self._token, number, answer))
             elif self._log:
-                line = {"n": answer.number, "received": answer.received, "stamps": answer.stamps}
+                line = {"n": answer.number, "key": answer.key, "received": answer.received, "stamps": answer.stamps}
                 self._log.write(json.dumps(line, separators=(",", ":")) + "\n")
         for entry in again:
             heapq.heappush(self._due, entry)

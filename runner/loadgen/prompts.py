@@ -1,10 +1,10 @@
 """Prompts as token ids: exact in length, never a special id, never twice in a launch, the same for every arm of a block."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from runner.loadgen.job import LengthRecipe
+from runner.loadgen.job import Job, LengthRecipe
 
 
 @dataclass(frozen=True)
@@ -98,3 +98,21 @@ class PromptStream:
         if group not in self._prefixes:
             self._prefixes[group] = draw_ids(self._ids, random.Random(f"{self.key}/prefix/{group}"), self.shared_prefix)
         return self._prefixes[group]
+
+
+def prompts_of(job: Job) -> Callable[[int], Prompt]:
+    """The prompt of request number i of the phase. Raises OSError or ValueError for a dataset that cannot be read."""
+    if job.dataset == "random_ids":
+        return PromptStream(
+            key=f"{job.seed}/{job.stream}",
+            vocab_size=job.vocab_size,
+            special=job.special,
+            input=job.input,
+            output=job.output,
+            max_context=job.max_context,
+            shared_prefix=job.shared_prefix,
+            prefix_groups=job.prefix_groups,
+        )
+    from runner.loadgen.datasets import prompts_from
+
+    return prompts_from(job)

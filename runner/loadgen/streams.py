@@ -4,6 +4,7 @@ Runs after the measured window (standard library only, in the worker). Times are
 (text and ids cumulative, or increments), `/v1/completions`, `/v1/chat/completions`, as recorded from SGLang 0.5.15 and 0.5.23."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from runner.loadgen.protocol import Exchange
 
 COMPLETED, FAILED, STOPPED_EARLY = "completed", "failed", "stopped_early"
 TRUNCATED, LOST_TOKENS, RETRACTED = "truncated", "lost_tokens", "retracted"
+COUNT = re.compile(rb'"completion_tokens":(\d+)[,}]')
 OUTCOMES = (COMPLETED, FAILED, STOPPED_EARLY, TRUNCATED, LOST_TOKENS, RETRACTED)
 
 
@@ -45,6 +47,10 @@ def events(exchange: Exchange) -> Iterator[tuple[int, bytes]]:
     bytes were cut. Comments and fields other than `data` are skipped; an unfinished event at the end is not an event."""
     rest = b""
     for stamp, piece in zip(exchange.stamps, exchange.bodies, strict=True):
+        if not rest and piece.startswith(b"data: ") and piece.find(b"\n") == len(piece) - 2 and piece.endswith(b"\n\n"):
+            # What nearly every piece is: one whole event.
+            yield stamp, piece[6:-2]
+            continue
         rest = rest + piece if rest else piece
         if b"\r" in rest:
             if rest.endswith(b"\r"):
@@ -73,6 +79,7 @@ def read_stream(exchange: Exchange, route: str) -> Stream:
         return stream
     take = _take_generate if route == "generate" else _take_openai
     previous, quick = 0, False
+    tokens = stream.tokens
     for stamp, payload in events(exchange):
         if payload == b"[DONE]":
             stream.done = True
@@ -81,9 +88,9 @@ def read_stream(exchange: Exchange, route: str) -> Stream:
             stream.error = stream.error or "the clock went backwards"
         previous = stamp
         if quick and (count := _plain_count(payload)):
-            if count > stream.total:
+            if count > tokens[-1]:
                 stream.times.append(stamp)
-                stream.tokens.append(count)
+                tokens.append(count)
             else:
                 stream.empty_chunks += 1
             continue
@@ -118,16 +125,12 @@ def _plain_count(payload: bytes) -> int:
     """The token count of a middle chunk of /generate, without decoding it; 0 when anything in it needs a look.
 
     Exact, not a guess: a quote inside a JSON string is escaped, so the bytes of a quoted key with its colon occur as a key only."""
-    at = payload.find(b'"completion_tokens":')
-    if at < 0 or b'"finish_reason":null' not in payload or b'"error"' in payload:
+    found = COUNT.search(payload)
+    if found is None or b'"finish_reason":null' not in payload or b'"error"' in payload:
         return 0
-    retractions = payload.find(b'_retractions":')
-    if retractions >= 0 and payload[retractions + 14 : retractions + 16] not in (b"0,", b"0}"):
+    if b'_retractions":' in payload and b'_retractions":0' not in payload:
         return 0
-    end = at + 20
-    while payload[end : end + 1].isdigit():
-        end += 1
-    return int(payload[at + 20 : end] or 0)
+    return int(found[1])
 
 
 def _take_generate(stream: Stream, chunk: dict[str, Any], stamp: int) -> None:

@@ -26,28 +26,10 @@ from runner.loadgen.bodies import request
 from runner.loadgen.client import NS, Drive, Target
 from runner.loadgen.client import Outcome as Driven
 from runner.loadgen.job import Job
-from runner.loadgen.prompts import Prompt, PromptStream
+from runner.loadgen.prompts import prompts_of
 from runner.loadgen.protocol import Exchange
 from runner.loadgen.rows import Row, write_rows
 from runner.loadgen.streams import outcome, read_stream
-
-
-def prompts_of(job: Job) -> Callable[[int], Prompt]:
-    """The prompt of request number i of the phase. Raises OSError or ValueError for a dataset that cannot be read."""
-    if job.dataset == "random_ids":
-        return PromptStream(
-            key=f"{job.seed}/{job.stream}",
-            vocab_size=job.vocab_size,
-            special=job.special,
-            input=job.input,
-            output=job.output,
-            max_context=job.max_context,
-            shared_prefix=job.shared_prefix,
-            prefix_groups=job.prefix_groups,
-        )
-    from runner.loadgen.datasets import prompts_from
-
-    return prompts_from(job)
 
 
 def schedule_of(job: Job) -> list[float] | None:
