@@ -56,9 +56,19 @@ def check_experiment(settings: Settings) -> None:
         )
 
 
+def for_tonight(settings: Settings) -> Settings:
+    """A night measures a fixed number of blocks and confirms nothing: the history decides. Other studies stay as they are."""
+    if not settings.nightly:
+        return settings
+    blocks = max(1, settings.schedule.blocks_per_night)
+    protocol = settings.protocol.model_copy(update={"min_blocks": blocks, "max_blocks": blocks, "confirm": False, "aa_arm": "never"})
+    return settings.model_copy(update={"protocol": protocol})
+
+
 def find_ground(settings: Settings, need_engine: bool) -> Ground:
     """Chooses the engine. With `need_engine` false a missing engine is no error as long as a version is given."""
     check_experiment(settings)
+    settings = for_tonight(settings)
     root = root_of(settings)
     try:
         engine = choose_engine(settings.engine, settings.node)

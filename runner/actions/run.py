@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.actions.ground import Ground, find_ground, make_plan, node_file
+from runner.actions.nightly import NightWatch, night_name, open_patiently
 from runner.actions.settle import settle
 from runner.actions.signals import StopRequest
 from runner.config import Settings
-from runner.errors import NotFinished, UserError
+from runner.errors import NotFinished, RunnerError, UserError
 from runner.execution.executor import Executor
 from runner.execution.job import NodeOrder
 from runner.execution.loop import Recipe, StudyLoop
@@ -66,26 +67,38 @@ def run_study(ground: Ground, plan: Plan, executor: Executor, stop: StopRequest,
 
     settings = ground.settings
     config = scrub_mapping(settings.model_dump(mode="json", by_alias=True)) | {"overrides": overrides}
-    study = open_study(ground.root, plan, name=settings.study.name, new=settings.study.new, config=config)
+    name = settings.study.name or (night_name(ground.root, plan, settings.study.new) if settings.nightly else None)
+    study = open_study(ground.root, plan, name=name, new=settings.study.new, config=config)
+    night: NightWatch | None = None
     tracking = TrackingProcess(ground.root, study.paths, settings.tracking)
     try:
         if settings.tracking.enabled:
             tracking.start()
-        scheduler = measure(ground, study, executor, stop)
+        night = NightWatch(ground, study) if settings.nightly else None
+        scheduler = measure(ground, study, executor, stop, night)
         complete(ground, study, scheduler)
-    except BaseException:
+        if night is not None:
+            night.conclude(scheduler.launches)
+    except BaseException as error:
         tracking.abandon()
-        raise
+        over = night.broke(error) if night is not None and isinstance(error, RunnerError) else None
+        if over is None:
+            raise
+        return over
     finally:
         study.close()
-    return settle(ground, study.paths, tracking)
+    code = settle(ground, study.paths, tracking)
+    return code if night is None else night.tell(code)
 
 
-def measure(ground: Ground, study: OpenStudy, executor: Executor, stop: StopRequest) -> Scheduler:
-    """Launches until nothing is open. Raises KeyboardInterrupt, NotFinished, UserError."""
+def measure(ground: Ground, study: OpenStudy, executor: Executor, stop: StopRequest, night: NightWatch | None = None) -> Scheduler:
+    """Launches until nothing is open; a night looks a second time at what is suspect. Raises KeyboardInterrupt, NotFinished,
+    UserError, NodeBusy."""
     settings, plan = ground.settings, study.plan
     noise = _noise(ground)
     scheduler = Scheduler(plan, settings.protocol, noise, unmeasured(ground, plan))
+    if night is not None:
+        night.restore(scheduler)
     scheduler.restore(study.records)
     listener = Shown(settings.execution.quiet, scheduler, plan)
     listener.begin(study, ground)
@@ -101,12 +114,15 @@ def measure(ground: Ground, study: OpenStudy, executor: Executor, stop: StopRequ
         profile=settings.protocol.profile,
     )
     with listener.progress:
-        handles = executor.open(order, settings.execution.ray.nodes)
+        patience = 60.0 * settings.schedule.busy_wait_minutes if settings.nightly else 0.0
+        handles = open_patiently(executor, order, settings.execution.ray.nodes, patience, stop.asked, listener.note)
         stop.install()  # Ray puts its own handlers
         study.journal.append("nodes", nodes=[handle.describe().model_dump(mode="json") for handle in handles])
         loop = StudyLoop(study, recipe, scheduler, executor, order, listener, stop.asked)
         try:
             loop.run(handles)
+            if night is not None and night.second_look(scheduler, listener.note):
+                loop.run([])
         except KeyboardInterrupt:
             study.journal.append("event", text="interrupted; the same command goes on from here")
             raise

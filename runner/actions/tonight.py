@@ -18,17 +18,15 @@ WARMER_C = 10.0
 
 def quantities_of(plan: Plan, settings: Settings) -> list[Quantity]:
     """`protocol.primary` x arms, the baseline among them: the family over which false alarms are counted."""
-    found = []
+    found: dict[str, Quantity] = {}
     for primary in settings.protocol.primary:
         for phase in plan.phases:
-            spec = settings.workload.phases[phase]
-            if (not primary.phases or phase in primary.phases) and (primary.kind is None or spec.kind == primary.kind):
-                found += [Quantity(arm=arm.name, phase=phase, metric=primary.metric) for arm in plan.arms]
-    return list(dict.fromkeys((each.arm, each.phase, each.metric) for each in found)) and _unique(found)
-
-
-def _unique(quantities: Sequence[Quantity]) -> list[Quantity]:
-    return list({key(each): each for each in quantities}.values())
+            kind = settings.workload.phases[phase].kind
+            if (not primary.phases or phase in primary.phases) and primary.kind in (None, kind):
+                for arm in plan.arms:
+                    quantity = Quantity(arm=arm.name, phase=phase, metric=primary.metric)
+                    found.setdefault(key(quantity), quantity)
+    return list(found.values())
 
 
 def values_of(records: Sequence[LaunchRecord], quantities: Sequence[Quantity]) -> dict[str, tuple[float, ...]]:

@@ -27,13 +27,17 @@ class TrackingSpec(Strict):
 
 
 class ScheduleSpec(Strict):
-    """The nightly sweep."""
+    """The nightly sweep. `webhook` and its body never hold a secret: the address is read from the variable that `webhook` names."""
 
     at: str = "02:00"
     time_limit_minutes: int = 240
     busy_wait_minutes: int = 60
-    webhook: str | None = None
-    mail_command: str | None = None
+    webhook: str | None = Field(default=None, description="name of the environment variable that holds the address")
+    webhook_body: dict[str, Any] | None = Field(
+        default=None, description="JSON object to post; {outcome} {study} {node} {sentence} {subject} {summary} are filled in"
+    )
+    mail_command: str | None = Field(default=None, description="a command, no shell; {subject} is filled in, the summary is its input")
+    notify: str = Field(default="alarms", pattern="^(alarms|always|never)$")
     install: bool = False
     form: str = "auto"
     blocks_per_night: int = 2
