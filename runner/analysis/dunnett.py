@@ -51,30 +51,43 @@ def critical_value(level: float, arms: int, df: float, rho: float = SHARED_CONTR
     if level <= 0 or df <= 0 or arms < 1:
         return float("inf")
     if arms == 1:
-        return float(-stdtrit(df, level / 2)) if np.isfinite(df) else _bisect(level, 1, df, rho)
-    return _bisect(level, arms, df, rho)
+        return float(-stdtrit(df, level / 2)) if np.isfinite(df) else _solve(level, 1, df, rho)
+    return _solve(level, arms, df, rho)
 
 
-def _bisect(level: float, arms: int, df: float, rho: float) -> float:
-    low, high = 0.0, 4.0
-    while exceed_probability(high, arms, df, rho) > level:
-        low, high = high, high * 2
-        if high > 1e7:
+def _solve(level: float, arms: int, df: float, rho: float) -> float:
+    """False position (Illinois) on the logarithm of the level, which is nearly straight in log c."""
+
+    def excess(log_c: float) -> float:
+        return float(np.log(max(exceed_probability(float(np.exp(log_c)), arms, df, rho), 1e-300) / level))
+
+    low, high = 0.0, 1.5
+    at_low, at_high = excess(low), excess(high)
+    while at_high > 0:
+        low, at_low, high = high, at_high, high + 1.5
+        if high > 16:
             return float("inf")
+        at_high = excess(high)
+    if at_low <= 0:
+        low, at_low = -20.0, float(np.log(1 / level))
     for _ in range(60):
-        middle = (low + high) / 2
-        if exceed_probability(middle, arms, df, rho) > level:
-            low = middle
-        else:
-            high = middle
-        if high - low < 1e-7 * high:
+        middle = high - at_high * (high - low) / (at_high - at_low)
+        value = excess(middle)
+        if abs(value) < 1e-7 or high - low < 1e-9:
             break
-    return high
+        if value < 0:
+            high, at_high, at_low = middle, value, at_low / 2
+        else:
+            low, at_low, at_high = middle, value, at_high / 2
+    return float(np.exp(middle))
 
 
 def critical_values(level: float, arms: int, df: Array, rho: float = SHARED_CONTROL) -> Array:
-    """`critical_value` for an array of degrees of freedom; they are rounded down to tenths, which errs on the wide side."""
-    rounded = np.where(np.isfinite(df), np.floor(np.asarray(df) * 10 + 1e-9) / 10, np.inf)
+    """`critical_value` for an array of degrees of freedom; they are rounded down (to tenths below 10, then to halves and wholes),
+    which errs on the wide side."""
+    known = np.asarray(df)
+    grid = np.where(known < 10, 10, np.where(known < 20, 2, 1))
+    rounded = np.where(np.isfinite(known), np.floor(known * grid + 1e-9) / grid, np.inf)
     unique, inverse = np.unique(rounded, return_inverse=True)
     return np.array([critical_value(level, arms, float(value), rho) for value in unique])[inverse].reshape(np.shape(df))
 
