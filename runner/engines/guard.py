@@ -100,6 +100,9 @@ class GuardedProcess:
             self._channel.close()
 
     def _end_leftovers(self) -> None:
+        """The keeper's socket is at its end, a moment before the keeper itself is: wait for that, then end what it kept."""
+        if self.keeper is not None:
+            process.wait_until_gone([self.keeper], 2.0)
         deadline = time.monotonic() + 5
         while (left := self._members()) and time.monotonic() < deadline:
             process.send_all(left, signal.SIGKILL)
@@ -118,11 +121,13 @@ class GuardedProcess:
         return self._exit
 
     def _members(self) -> list[process.Seen]:
+        members: list[process.Seen] = []
         keeper = self.keeper
         if keeper is not None and process.is_live(keeper.pid, keeper.start):
             # Two looks: a process that changes its parent between two reads of /proc is missed by one.
             members = process.descendants([keeper.pid]) or process.descendants([keeper.pid])
-        else:
+        if not members and (keeper is None or not process.is_live(keeper.pid, keeper.start)):
+            # Asked again: a keeper that died just now has given its children away, and looked as if it had none.
             known = [seen for pid, start in self._known.items() if (seen := process.look(pid)) and seen.live and seen.start == start]
             members = [*known, *process.descendants([seen.pid for seen in known]), *process.marked(self.token)]
         unique = {seen.pid: seen for seen in members}

@@ -32,7 +32,7 @@ folder, program, marker = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 lock = NodeLock(folder, "victim")
 owner = GuardedOwner(Ledger(folder, "victim"), lock.acquire())
 owned = owner.spawn([sys.executable, "-c", program, marker], dict(os.environ), folder / "launch-1" / "server.log")
-while not Path(marker + ".parent").exists():
+while not all(Path(marker + end).exists() and Path(marker + end).read_text() for end in (".parent", ".child", ".deep")):
     time.sleep(0.01)
 print(json.dumps({"guard": owner.guard_pid, "keeper": owned.keeper.pid, "server": owned.pid, "tree": owned.tree()}), flush=True)
 time.sleep(600)
@@ -140,8 +140,7 @@ def test_exit_codes_are_the_real_ones(owner: GuardedOwner, tmp_path: Path) -> No
 def test_terminate_reaches_only_the_parent_and_kill_everybody(owner: GuardedOwner, tmp_path: Path) -> None:
     marker = str(tmp_path / "pids")
     owned = owner.spawn(stubborn(marker), dict(os.environ), tmp_path / "l" / "server.log")
-    assert until(lambda: Path(marker + ".parent").exists())
-    assert len(owned.tree()) == 3
+    assert until(lambda: len(owned.tree()) == 3 and all(Path(marker + end).exists() for end in (".parent", ".child", ".deep")))
     owned.terminate()
     assert not owned.wait_gone(0.2) and owned.poll() is None, "it ignores SIGTERM"
     began = time.monotonic()
@@ -154,7 +153,7 @@ def test_close_ends_everything_and_removes_the_ledger(tmp_path: Path) -> None:
     owner = GuardedOwner(Ledger(tmp_path, "study"), grace=0.2)
     marker = str(tmp_path / "pids")
     owned = [owner.spawn(argv, dict(os.environ), tmp_path / f"l{i}" / "server.log") for i, argv in enumerate((SLEEP, stubborn(marker)))]
-    assert until(lambda: Path(marker + ".parent").exists())
+    assert until(lambda: all(Path(marker + end).exists() for end in (".parent", ".child", ".deep")))
     members = [seen for each in owned for seen in each.members()]
     guard = owner.guard_pid
     owner.close()
@@ -227,3 +226,22 @@ def test_children_do_not_get_the_guards_descriptors_or_signals(owner: GuardedOwn
     ignored = int(second.split()[0], 16)
     assert not ignored & (1 << (signal.SIGTERM - 1) | 1 << (signal.SIGHUP - 1) | 1 << (signal.SIGINT - 1))
     assert second.endswith("True")
+
+
+def test_a_keeper_that_dies_between_two_looks_hides_nothing(owner: GuardedOwner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is alive when asked, and has given its children away when they are looked for."""
+    owned = owner.spawn(SLEEP, dict(os.environ), tmp_path / "l" / "server.log")
+    assert owned.keeper is not None
+    keeper, real_live, real_descendants = owned.keeper.pid, process.is_live, process.descendants
+    answers = iter([True])
+
+    def is_live(pid: int, start: int | None = None) -> bool:
+        return next(answers, False) if pid == keeper else real_live(pid, start)
+
+    def descendants(roots: list[int], include_roots: bool = False) -> list[process.Seen]:
+        return [] if list(roots) == [keeper] else real_descendants(roots, include_roots)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "is_live", is_live)
+        patched.setattr(process, "descendants", descendants)
+        assert owned.tree() == [owned.pid]
