@@ -149,14 +149,15 @@ def unmeasured(ground: Ground, plan: Plan) -> list[tuple[str, Purpose]]:
     protocol = ground.settings.protocol
     others = [arm.name for arm in plan.arms if arm.name != plan.baseline]
     debug = debug_arms(ground.settings, plan, ground.version)
+    smoke: list[tuple[str, Purpose]] = [(plan.baseline, "smoke")] if protocol.smoke and not ground.simulated else []
     if ground.settings.aa:
-        return [] if ground.simulated else [(plan.baseline, "smoke")]
+        return smoke
     screened = others if protocol.screen else debug if ground.simulated or not protocol.prime else []
     screens: list[tuple[str, Purpose]] = [(arm, "screen") for arm in screened]
     if ground.simulated:
         return screens
     primes: list[tuple[str, Purpose]] = [(arm, "prime") for arm in [plan.baseline, *others]] if protocol.prime else []
-    return [(plan.baseline, "smoke"), *screens, *primes]
+    return [*smoke, *screens, *primes]
 
 
 def debug_arms(settings: Settings, plan: Plan, version: str) -> list[str]:

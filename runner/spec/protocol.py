@@ -47,6 +47,7 @@ class Protocol(Strict):
     required: tuple[str, ...] = Field(default=(), description="arms whose failure ends with exit code 3, besides the baseline")
     gpu_minutes: float | None = Field(default=None, gt=0, description="budget of the study")
     prime: bool = Field(default=True, description="one unmeasured launch an arm first, to fill compile caches (never simulated)")
+    smoke: bool = Field(default=True, description="real engines: an unmeasured first launch shows that the baseline serves at all")
     screen: bool = Field(default=False, description="start each arm once with few layers and random weights first")
     trust_rules: bool = Field(
         default=True, description="false: what only a rule refuses is launched all the same, so that the engine itself says it"
