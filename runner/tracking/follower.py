@@ -19,13 +19,14 @@ LOOK_EVERY_S = 0.5
 
 @dataclass
 class Follower:
-    """Passes over one study until it is finished and sent. `track` is one pass; `sleep` waits, waking early for `finish`."""
+    """Passes over one study until it is finished and sent. `track` is one pass; `sleep` waits."""
 
     study: StudyPaths
     track: Callable[[], TrackReport]
     driven: bool
     finish: threading.Event = field(default_factory=threading.Event)
     sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
     say: Callable[[str], None] = print
     passes: int = 0
 
@@ -59,7 +60,7 @@ class Follower:
         except UserError as error:
             report = TrackReport(uri="", error=f"error: {error}")
         except Exception as error:  # noqa: BLE001 - whatever the server or the network does, the records wait and are sent later
-            report = TrackReport(uri="", error=_brief(error))
+            report = TrackReport(uri="", error=brief(error))
         if report.error:
             self.say(f"pass {self.passes}: {report.error}")
             previous = read_report(self.study)
@@ -70,9 +71,9 @@ class Follower:
 
     def _wait(self, pause: float) -> None:
         """The pause after an error; `finish` cuts a long one short, since then somebody is waiting."""
-        until = time.monotonic() + pause
+        until = self.clock() + pause
         asked = self.finish.is_set()
-        while time.monotonic() < until:
+        while self.clock() < until:
             self.sleep(min(LOOK_EVERY_S, pause))
             if self.finish.is_set() and not asked:
                 return
@@ -97,7 +98,7 @@ class Follower:
             return False
 
 
-def _brief(error: Exception) -> str:
+def brief(error: Exception) -> str:
     """The cause in one line: the layers of HTTP libraries say the same thing three times."""
     text = " ".join(str(error).split())
     cause = re.search(r"\[Errno \d+\] [\w ]+|Read timed out|Name or service not known|error code \d{3}", text)

@@ -275,15 +275,15 @@ class _Session:
         """`created`: the tags went with the creation (a store writes tags one by one, which is most of its time)."""
         from mlflow.entities import Metric, Param, RunTag
 
-        tags = {**({} if created else run.tags), "records": run.digest}  # `records` goes last: with it the run counts as written
+        if run.status != "RUNNING":  # before the batch: `records` goes last of all, for with it the run counts as written
+            self._client.set_terminated(run_id, run.status, run.end_ms or None)
+        tags = {**({} if created else run.tags), "records": run.digest}
         self._client.log_batch(
             run_id,
             metrics=[Metric(item.name, item.value, run.end_ms, item.step) for item in run.metrics],
             params=[Param(name, value[:6000] or "-") for name, value in run.params.items()],
             tags=[RunTag(name, value[:_TAG_LIMIT]) for name, value in tags.items()],
         )
-        if run.status != "RUNNING":
-            self._client.set_terminated(run_id, run.status, run.end_ms or None)
 
     def _upload(self, run: RunView, logged: Logged) -> dict[str, str]:
         done = dict(logged.artifacts)
