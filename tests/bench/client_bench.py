@@ -1,0 +1,318 @@
+"""`make bench-client`: this client, `sglang.bench_serving` and a bare socket reader against one stamping loopback server, side by side.
+
+    python -m tests.bench.client_bench [--short] [--seconds S] [--repeats N] [--out FOLDER] [--without-sglang]
+
+The engine's interpreter is taken from ENGINE_PYTHON (default .venv-engine/bin/python). Every figure in the table is measured by
+this run; rows of repeats are medians over repeats. No timed asserts."""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from runner.loadgen.calibrate import NS_PER_MS, Reported, Stamped, echo_server, errors_ms, read_log, reported_by
+from runner.loadgen.driver import ProcessDriver
+from runner.loadgen.job import Job, LengthRecipe
+from runner.loadgen.measures import percentile
+from runner.loadgen.processes import worker_environment
+from tests.bench.client_table import write_table
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ENGINE = Path(os.environ.get("ENGINE_PYTHON") or ROOT / ".venv-engine" / "bin" / "python")
+TOKENS = 64
+# The engine's benchmark needs a tokenizer folder; with ids as prompts any one does.
+MAKE_TOKENIZER = """
+import json, pathlib, sys
+from tokenizers import Tokenizer, models, pre_tokenizers
+out = pathlib.Path(sys.argv[1])
+tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(4096)}, unk_token="t0"))
+tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+tokenizer.save(str(out / "tokenizer.json"))
+(out / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "t0", "eos_token": "t1"}))
+(out / "config.json").write_text(json.dumps({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 4096}))
+"""
+
+
+@dataclass(frozen=True)
+class Level:
+    """`streams` open at most; `rate` requests a second (None: closed loop); `token_ms` 0: as fast as the server can."""
+
+    name: str
+    streams: int
+    token_ms: float = 10.0
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One client at one level. Errors in ms against the server's stamps; `rate_error` relative, of the sending rate."""
+
+    client: str
+    level: str
+    requests: int
+    chunks: int
+    chunks_per_s: float
+    ttft_p50: float
+    ttft_p99: float
+    tpot_p50: float
+    tpot_p99: float
+    gap_p50: float
+    gap_p99: float
+    cpu_s_per_million: float
+    lag_p99: float | None
+    rate_error: float | None
+
+
+LEVELS = (
+    *(Level(f"closed loop, {count} streams", count) for count in (16, 64, 256)),
+    Level("saturation, 256 streams", 256, token_ms=0.0),
+    *(Level(f"Poisson, {rate} req/s", 1024, rate=float(rate)) for rate in (50, 200, 500)),
+)
+SHORT = (LEVELS[1], LEVELS[4])
+
+
+def requests_for(level: Level, seconds: float) -> int:
+    """As many requests for bench_serving as this client makes in `seconds`."""
+    if level.rate:
+        return round(level.rate * seconds)
+    per_request = TOKENS * level.token_ms / 1e3 + 0.02
+    rounds = max(2, round(seconds / per_request)) if level.token_ms else 12
+    return level.streams * rounds
+
+
+def result_of(
+    client: str,
+    level: Level,
+    reported: Mapping[str, Reported],
+    answers: Mapping[str, Stamped],
+    cpu_s: float,
+    lags: list[float] | None,
+    asked: float | None,
+) -> Result:
+    """`cpu_s`: seconds of processor time beyond the client's start; `asked`: rate of the schedule, requests a second."""
+    ttft, tpot, gaps = errors_ms(reported, answers)
+    served = [answer for key, answer in answers.items() if key in reported]
+    chunks = sum(len(answer.stamps) for answer in served)
+    received = sorted(answer.received for answer in served)
+    ends = max((answer.stamps[-1] for answer in served), default=0)
+    rate_error = None
+    if asked and len(received) > 1:
+        rate_error = (len(received) - 1) / ((received[-1] - received[0]) / 1e9) / asked - 1
+    return Result(
+        client=client,
+        level=level.name,
+        requests=len(ttft),
+        chunks=chunks,
+        chunks_per_s=chunks / ((ends - received[0]) / 1e9) if served else 0.0,
+        ttft_p50=percentile(ttft, 50),
+        ttft_p99=percentile(ttft, 99),
+        tpot_p50=percentile(tpot, 50),
+        tpot_p99=percentile(tpot, 99),
+        gap_p50=percentile(gaps, 50),
+        gap_p99=percentile(gaps, 99),
+        cpu_s_per_million=cpu_s / chunks * 1e6 if chunks else float("nan"),
+        lag_p99=percentile(lags, 99) if lags else None,
+        rate_error=rate_error,
+    )
+
+
+def by_key(log: Path) -> dict[str, Stamped]:
+    return {answer.key: answer for answer in read_log(log) if len(answer.stamps) == TOKENS}
+
+
+def run_ours(level: Level, seconds: float, folder: Path) -> Result:
+    """This client: the worker's own processor time, reading afterwards included."""
+    log = folder / "ours.log"
+    with ProcessDriver() as driver:
+        with echo_server(level.token_ms, log=log) as url:
+            job = Job(
+                url=url,
+                concurrency=level.streams,
+                seconds=seconds,
+                rounds=1,
+                until="requests" if not level.rate else "seconds",
+                requests=requests_for(level, seconds) if not level.rate else 0,
+                arrival="poisson" if level.rate else "closed",
+                rate=level.rate or 0.0,
+                input=LengthRecipe(value=64),
+                output=LengthRecipe(value=TOKENS),
+            )
+            load = driver.drive_split(job, 1)
+        reported = reported_by(load.rows, job)
+    report = load.reports[0]
+    scheduled = sorted(row.scheduled for row in load.rows)
+    asked = (len(scheduled) - 1) / ((scheduled[-1] - scheduled[0]) / 1e9) if level.rate else None
+    lags = [lag / NS_PER_MS for lag in report["lags_ns"]]
+    return result_of("this client", level, reported, by_key(log), report["cpu_s"] + report["parse_cpu_s"], lags, asked)
+
+
+def run_bare(level: Level, seconds: float, folder: Path) -> Result:
+    log = folder / "bare.log"
+    with echo_server(level.token_ms, log=log) as url:
+        argv = [sys.executable, "-m", "tests.bench.bare_reader", url, str(level.streams), str(seconds), str(TOKENS)]
+        argv += [str(level.rate)] if level.rate else []
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT, env=worker_environment(os.environ))
+    found = json.loads(done.stdout)
+    reported = {
+        key: Reported(times[0], (times[-1] - times[0]) / (len(times) - 1), [b - a for a, b in pairwise(times)])
+        for key, times in found["requests"].items()
+        if len(times) > 1
+    }
+    return result_of("bare reader", level, reported, by_key(log), found["cpu_s"], found["lags_ms"], None)
+
+
+def run_sglang(level: Level, seconds: float, folder: Path, tokenizer: Path, start_cpu: float) -> Result:
+    """bench_serving with the same shape; `start_cpu`: processor seconds of a run with one request, taken off."""
+    count = requests_for(level, seconds)
+    log, out = folder / "sglang.log", folder / "sglang.jsonl"
+    with echo_server(level.token_ms, log=log) as url:
+        cpu = bench_serving(url, count, level, tokenizer, out)
+    found = json.loads(out.read_text(encoding="utf-8").splitlines()[-1])
+    reported = {}
+    for text, ttft, gaps in zip(found["generated_texts"], found["ttfts"], found["itls"], strict=True):
+        if gaps:
+            reported[text] = Reported(ttft * 1e3, sum(gaps) / len(gaps) * 1e3, [gap * 1e3 for gap in gaps])
+    answers = {f"r{answer.number}": answer for answer in read_log(log) if len(answer.stamps) == TOKENS}
+    return result_of("sglang.bench_serving", level, reported, answers, max(0.0, cpu - start_cpu), None, level.rate)
+
+
+def bench_serving(url: str, count: int, level: Level, tokenizer: Path, out: Path) -> float:
+    """Runs it; gives its processor seconds, children included. Raises RuntimeError with its last lines."""
+    argv = [str(ENGINE), "-m", "sglang.bench_serving", "--backend", "sglang", "--base-url", url, "--dataset-name", "random-ids"]
+    argv += ["--model", str(tokenizer), "--tokenizer", str(tokenizer), "--tokenize-prompt", "--num-prompts", str(count), "--seed", "1"]
+    argv += ["--random-input-len", "64", "--random-output-len", str(TOKENS), "--random-range-ratio", "1.0", "--warmup-requests", "1"]
+    argv += ["--max-concurrency", str(level.streams), "--request-rate", str(level.rate or "inf"), "--output-file", str(out)]
+    argv += ["--output-details", "--disable-tqdm"]
+    env = {**worker_environment(os.environ), "HF_HUB_OFFLINE": "1", "SGLANG_USE_CPU_ENGINE": "1"}
+    env.pop("PYTHONPATH", None)
+    with open(out.with_suffix(".out"), "w+", encoding="utf-8") as text:
+        process = subprocess.Popen(argv, stdout=text, stderr=subprocess.STDOUT, env=env)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode or not out.exists():
+            text.seek(0)
+            raise RuntimeError(f"bench_serving ended with {process.returncode}: {text.read()[-800:]}")
+    return usage.ru_utime + usage.ru_stime
+
+
+def startup_ours(folder: Path) -> float:
+    """Seconds from starting a fresh worker process to its first request's arrival at the server."""
+    log = folder / "start.log"
+    with echo_server(10.0, log=log) as url:
+        began = time.monotonic_ns()
+        with ProcessDriver() as driver:
+            driver.drive(Job(url=url, until="requests", requests=1, input=LengthRecipe(value=64), output=LengthRecipe(value=4)))
+    return (read_log(log)[0].received - began) / 1e9
+
+
+def phase_start(folder: Path) -> float:
+    """The same with the worker up, as between two phases of a study."""
+    log = folder / "phase.log"
+    with echo_server(10.0, log=log) as url, ProcessDriver() as driver:
+        job = Job(url=url, until="requests", requests=1, input=LengthRecipe(value=64), output=LengthRecipe(value=4))
+        driver.drive(job)
+        began = time.monotonic_ns()
+        driver.drive(job)
+    return (read_log(log)[-1].received - began) / 1e9
+
+
+def startup_sglang(folder: Path, tokenizer: Path) -> tuple[float, float]:
+    """(seconds to its first request, which is a warm-up, at the server; processor seconds of the whole run of one request)."""
+    log, out = folder / "start-sglang.log", folder / "start-sglang.jsonl"
+    with echo_server(10.0, log=log) as url:
+        began = time.monotonic_ns()
+        cpu = bench_serving(url, 1, Level("start", 1), tokenizer, out)
+    return (read_log(log)[0].received - began) / 1e9, cpu
+
+
+def versions(with_sglang: bool) -> dict[str, str]:
+    import httptools
+    import uvloop
+
+    found = {"Python": platform.python_version(), "uvloop": uvloop.__version__, "httptools": httptools.__version__}
+    if with_sglang:
+        code = "import sys, importlib.metadata as m; print(sys.version.split()[0], m.version('sglang'), m.version('aiohttp'))"
+        done = subprocess.run([str(ENGINE), "-c", code], capture_output=True, text=True, check=True)
+        python, sglang, aiohttp = done.stdout.split()[-3:]
+        found |= {"sglang": sglang, "its Python": python, "its aiohttp": aiohttp}
+    return found
+
+
+def machine() -> dict[str, str]:
+    """What the figures depend on: processors, their name, how busy they were at the start."""
+    cpu = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    return {
+        "cores": str(len(os.sched_getaffinity(0))),
+        "processor": cpu.group(1) if cpu else platform.processor(),
+        "load average at the start": f"{os.getloadavg()[0]:.1f}",
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def middle(results: list[Result]) -> Result:
+    """Medians over repeats, field by field."""
+    fields = asdict(results[0])
+    for name, value in fields.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            fields[name] = median([getattr(result, name) for result in results])
+    return Result(**fields)
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help="two levels, 2 s each")
+    parser.add_argument("--seconds", type=float, default=None)
+    parser.add_argument("--repeats", type=int, default=None)
+    parser.add_argument("--out", type=Path, default=ROOT / "experiments" / "client_limits")
+    parser.add_argument("--without-sglang", action="store_true")
+    options = parser.parse_args(arguments)
+    if not options.without_sglang and not ENGINE.exists():
+        raise SystemExit(f"there is no engine environment at {ENGINE}: run `make engine-cpu`, set ENGINE_PYTHON, or give --without-sglang")
+    seconds = options.seconds or (2.0 if options.short else 10.0)
+    repeats = options.repeats or (1 if options.short else 3)
+    about = machine()
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="client-bench-") as name:
+        folder = Path(name)
+        tokenizer = folder / "tokenizer"
+        tokenizer.mkdir()
+        start: dict[str, list[float]] = {"this client, a fresh process": [], "this client, next phase": []}
+        start_cpu = 0.0
+        if not options.without_sglang:
+            subprocess.run([str(ENGINE), "-c", MAKE_TOKENIZER, str(tokenizer)], check=True)
+            measured = [startup_sglang(folder, tokenizer) for _ in range(repeats)]
+            start["sglang.bench_serving"] = [first for first, _ in measured]
+            start_cpu = median([cpu for _, cpu in measured])
+        for _ in range(max(3, repeats)):
+            start["this client, a fresh process"].append(startup_ours(folder))
+            start["this client, next phase"].append(phase_start(folder))
+        for level in SHORT if options.short else LEVELS:
+            runs: dict[str, list[Result]] = {}
+            for _ in range(repeats):
+                runs.setdefault("bare", []).append(run_bare(level, seconds, folder))
+                runs.setdefault("ours", []).append(run_ours(level, seconds, folder))
+                if not options.without_sglang:
+                    runs.setdefault("sglang", []).append(run_sglang(level, seconds, folder, tokenizer, start_cpu))
+                print(level.name, {key: round(found[-1].ttft_p50, 2) for key, found in runs.items()}, file=sys.stderr, flush=True)
+            results += [middle(found) for found in runs.values()]
+    write_table(
+        options.out,
+        [asdict(result) for result in results],
+        {key: median(values) for key, values in start.items()},
+        about | {"load average at the end": f"{os.getloadavg()[0]:.1f}", "seconds a level": f"{seconds:g}", "repeats": str(repeats)},
+        versions(not options.without_sglang),
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
