@@ -172,3 +172,29 @@ def test_http_errors_carry_the_servers_sentence(name: str, words: str) -> None:
     stream = read_stream(exchange([body[body.index(b"{") :]], status=400), "generate")
     assert stream.error.startswith("HTTP 400")
     assert words in stream.error
+
+
+@given(st.text(max_size=30), st.lists(st.integers(1, 3), min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_counting_without_decoding_gives_what_decoding_gives(text: str, steps: list[int]) -> None:
+    """Middle chunks are not decoded; a text that quotes the very keys must not fool the count."""
+    hostile = text + '"completion_tokens":99,"finish_reason":null "error" _retractions":5'
+    counts, pieces = 0, []
+    for at, step in enumerate(steps):
+        counts += step
+        meta = {"finish_reason": None if at < len(steps) - 1 else {"type": "length"}, "completion_tokens": counts, "num_retractions": 0}
+        value = {"text": hostile, "output_ids": list(range(counts)), "meta_info": meta}
+        pieces.append(b"data: " + json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n")
+    stream = read([*pieces, DONE])
+    expected = [sum(steps[: at + 1]) for at in range(len(steps))]
+    assert (stream.tokens, stream.error, stream.ids_received) == (expected, "", counts)
+    assert outcome(stream, counts) == "completed"
+
+
+def test_a_retraction_in_a_middle_chunk_is_seen() -> None:
+    def part(count: int, retractions: int, last: bool = False) -> bytes:
+        meta = {"finish_reason": {"type": "length"} if last else None, "completion_tokens": count, "num_retractions": retractions}
+        return b"data: " + json.dumps({"text": "x", "meta_info": meta}, separators=(",", ":")).encode() + b"\n\n"
+
+    stream = read([part(1, 0), part(2, 0), part(3, 1), part(4, 0, True), DONE])
+    assert (stream.tokens, stream.retractions) == ([1, 2, 3, 4], 1)

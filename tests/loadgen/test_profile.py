@@ -1,0 +1,106 @@
+"""Small hand-made traces, and the names that real kernels have."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.loadgen import profile as p
+
+
+def kernel(name: str, ts: float, dur: float, cat: str = "kernel", tid: int = 7) -> dict[str, object]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 0, "tid": tid}
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+HAND = [
+    kernel("nvjet_tst_128x64_64x8_1x2_h_bz_TNT", 0, 400),
+    kernel(NCCL, 400, 300),
+    kernel("void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>", 700, 100),
+    kernel("some_unknown_thing", 1000, 50),
+    kernel("Memcpy DtoD (Device -> Device)", 1000, 100, cat="gpu_memcpy", tid=8),
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 9000},
+    {"ph": "i", "name": "mark", "ts": 1},
+]
+
+
+def test_milliseconds_a_pass_by_kind() -> None:
+    profile = p.profile_of(HAND, passes=2)
+    assert profile.device == "gpu"
+    assert profile.pass_ms == pytest.approx(0.55)
+    assert profile.by_kind == pytest.approx({"gemm": 0.2, "all_reduce": 0.15, "norm": 0.05, "memory": 0.05, "unnamed": 0.025})
+    assert profile.idle_ms == pytest.approx(0.1)  # 200 us in which nothing ran
+    assert profile.unnamed_share == pytest.approx(0.025 / 0.475)
+    assert profile.share("all_reduce") == pytest.approx(0.15 / 0.475)
+    assert (profile.kernels[0].kind, profile.kernels[0].calls) == ("gemm", 0.5)
+
+
+def test_a_cpu_trace_counts_own_time_of_nested_operators() -> None:
+    events = [
+        kernel("aten::linear", 0, 100, "cpu_op"),
+        kernel("aten::addmm", 10, 80, "cpu_op"),
+        kernel("aten::copy_", 20, 30, "cpu_op"),
+        kernel("aten::argmax", 100, 20, "cpu_op"),
+        kernel("aten::mm", 0, 50, "cpu_op", tid=9),
+    ]
+    profile = p.profile_of(events, passes=1)
+    assert profile.device == "cpu"
+    assert profile.by_kind == pytest.approx({"gemm": 0.02 + 0.05 + 0.05, "memory": 0.03, "sampling": 0.02})
+    assert profile.idle_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (NCCL, "all_reduce"),
+        ("void mscclpp::allreduce_LL_1node_kernel<__nv_bfloat16>(...)", "all_reduce"),
+        ("void sglang::cross_device_reduce_1stage<__nv_bfloat16, 8>", "all_reduce"),
+        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<...>", "all_reduce"),
+        ("void flashinfer::pcie_ipc::allreduce_oneshot_kernel<__nv_bfloat16, 8>", "all_reduce"),
+        ("fused_moe_kernel", "moe"),
+        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<...>, PtrArrayTma...>", "moe"),
+        ("void topkGatingSoftmax<float, 8, 128>", "moe"),
+        ("void moe_align_block_size_kernel<int>", "moe"),
+        ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<...>", "attention"),
+        ("void flashinfer::BatchQKApplyRotaryPosIdsCosSinCacheKernel", "attention"),
+        ("fmhaSm100Kernel_QkvE4m3OBfloat16H128", "attention"),
+        ("void flashinfer::norm::RMSNormKernel<8u, __nv_bfloat16>", "norm"),
+        ("nvjet_tst_128x64_64x8_1x2_h_bz_TNT", "gemm"),
+        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int>, ...>>", "gemm"),
+        ("void flashinfer::sampling::TopKTopPSamplingFromProbKernel<...>", "sampling"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>>>", "sampling"),
+        ("Memcpy HtoD (Pageable -> Device)", "memory"),
+        ("void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>", "memory"),
+        ("void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &silu>", "activation"),
+        ("cvt_fp16_to_fp4_quantize_kernel", "activation"),
+        ("whatever", "unnamed"),
+    ],
+)
+def test_real_kernel_names(name: str, kind: str) -> None:
+    assert p.kind_of(name) == kind
+
+
+def test_plain_and_gzipped_traces_of_several_ranks(tmp_path: Path) -> None:
+    (tmp_path / "1-TP-0.trace.json.gz").write_bytes(gzip.compress(json.dumps({"traceEvents": HAND}).encode()))
+    (tmp_path / "1-TP-1.trace.json").write_text(json.dumps(HAND))
+    paths = p.wait_for_traces(tmp_path, 5)
+    assert [path.name for path in paths] == ["1-TP-0.trace.json.gz", "1-TP-1.trace.json"]
+    profile = p.read_profile(paths, 2)
+    assert profile == p.profile_of(p.read_trace(paths[1]), 2).model_copy(update={"traces": profile.traces})
+    assert len(profile.traces) == 2
+
+
+def test_traces_that_are_no_good(tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError, match="no whole trace"):
+        p.wait_for_traces(tmp_path, 0.3)
+    half = tmp_path / "half.trace.json.gz"
+    half.write_bytes(gzip.compress(b'{"traceEvents": []}' * 50)[:40])
+    with pytest.raises(ValueError, match="half"):
+        p.read_profile([half], 1)
+    with pytest.raises(ValueError, match="neither kernels nor"):
+        p.profile_of([], 1)
+
+
+def test_covered_time_counts_overlaps_once() -> None:
+    assert p.covered([(0, 10), (5, 12), (20, 21), (0, 1)]) == 13
