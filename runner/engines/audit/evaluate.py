@@ -88,6 +88,15 @@ class Evaluator:
             return f"not ({self.residual(node.operand, scope)})"
         return ast.unparse(node)
 
+    def missing_key(self, node: ast.AST, scope: Scope) -> str | None:
+        """A known table that is asked for a known key it does not have: the run ends in a KeyError there."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Load):
+                table, key = self.value(part.value, scope), self.value(part.slice, scope)
+                if isinstance(table, dict) and key is not UNKNOWN and key not in table:
+                    return f"KeyError: {key!r} ({ast.unparse(part.value)} has {', '.join(map(repr, table))})"
+        return None
+
     # One method a kind of expression, found by its name.
 
     def _constant(self, node: ast.Constant, scope: Scope, depth: int) -> Any:

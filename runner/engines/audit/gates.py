@@ -118,6 +118,9 @@ class _Finder:
         if kind == "refuses" and not direct and not any(self.topic.search(text) for text in _texts(node.body)) and not self._own_file():
             return None
         gives: Gives = "depends" if value is UNKNOWN else "open"
+        missing = self.evaluator.missing_key(node.test, scope) if value is UNKNOWN else None
+        if missing is not None:
+            return self._gate(node, node.test, "refuses", "raises", scope, missing)
         if value is not UNKNOWN and value:
             unset = kind == "sets" and effect.rstrip("}").endswith(("None", "False"))
             gives = "raises" if kind == "refuses" else "closed" if kind == "turns off" or unset else "open"

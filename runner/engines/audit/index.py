@@ -2,6 +2,7 @@
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +33,9 @@ class SourceFile:
     @cached_property
     def tree(self) -> ast.Module | None:
         try:
-            return ast.parse(self.text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # odd escapes in the engine's strings are not ours to report
+                return ast.parse(self.text)
         except (SyntaxError, ValueError):
             return None
 

@@ -167,6 +167,22 @@ def test_a_version_that_no_rule_names_is_read_like_any_other(tmp_path: Path) -> 
     }
 
 
+def test_a_table_without_this_architecture_ends_in_a_key_error(tmp_path: Path) -> None:
+    text = """
+SIZES = {9: [8], 10: [8]}
+
+class TorchSymmMemCommunicator:
+    def __init__(self, group):
+        self.capability = torch.cuda.get_device_capability()[0]
+        if dist.get_world_size(group) not in SIZES[self.capability]:
+            logger.warning("TorchSymmMem: bad world size")
+            return
+"""
+    small_package(tmp_path, {"sglang/__init__.py": "", "sglang/srt/mem.py": text})
+    assert [(gate.gives, gate.effect) for gate in gates(tmp_path, 120, "torch_symm_mem")] == [("raises", "KeyError: 12 (SIZES has 9, 10)")]
+    assert [gate.gives for gate in gates(tmp_path, 90, "torch_symm_mem")] == ["depends"]
+
+
 def test_a_condition_that_only_mentions_the_flag_is_kept_apart(tmp_path: Path) -> None:
     text = "def other(cfg):\n    if cfg.size != 4 or cfg.enable_two_batch_overlap:\n        return None\n"
     small_package(tmp_path, {"sglang/__init__.py": "", "sglang/srt/somewhere.py": text})
