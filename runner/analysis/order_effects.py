@@ -1,8 +1,8 @@
 """Do position, predecessor or the idle gap before a launch move the numbers? Tested on residuals after arm and block.
 
-Position and idle gap: rank correlation with the residual (Spearman 1904), predecessor: rank test over groups (Kruskal and
-Wallis 1952); both by permutation within blocks where possible is left out in favour of fixed-seed permutations over all
-launches, so that no distribution is assumed. P-values are adjusted over all tests of the study (Holm 1979)."""
+Position and idle gap: rank correlation with the residual (Spearman 1904); predecessor: rank test over groups (Kruskal and Wallis
+1952). P-values come from fixed-seed permutations of the residuals over all launches, so that no distribution is assumed, and are
+adjusted over all tests of the study (Holm 1979)."""
 
 from collections.abc import Sequence
 from typing import Any

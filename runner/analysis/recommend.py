@@ -91,13 +91,14 @@ def _for_arm(facts: Facts, name: str, confirmed: bool) -> str:
     streams = _streams(facts.launches)
     better = [_said(result, streams) for result in arm.hypotheses if result.verdict == "BETTER"]
     rest = [result for result in arm.hypotheses if result.verdict == "UNRESOLVED"]
-    text = f"Use {name} ({_levels(arm, facts.plan)}): {'; '.join(better)}."
+    what = name if "=" in name else f"{name} ({_levels(arm, facts.plan)})"
+    text = f"Use {what}: {'; '.join(better)}."
     if confirmed:
         text += f" Confirmed in {facts.confirmation.pairs} fresh blocks."
     elif facts.confirmation.done:
         text += f" Not confirmed yet: {facts.confirmation.pairs} of {facts.protocol.confirm_blocks} fresh blocks are in."
     else:
-        text += " Not confirmed in fresh blocks yet; early stops overstate, see the adjusted effect."
+        text += " Not confirmed in fresh blocks yet; the best of several overstates itself, see the adjusted effect."
     if rest:
         text += f" Not resolved: {', '.join(place(result.phase, streams) for result in rest)}."
     if not arm.attributed:
