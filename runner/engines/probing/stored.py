@@ -24,8 +24,7 @@ class Algorithm(Strict):
     points: tuple[Point, ...]
     fit: LinkCost
     residual_pct: tuple[float, ...] = Field(default=(), description="(measured median - fit) / measured, percent, one a point")
-    calls: int = Field(default=1, description="all-reduces between two looks at the clock")
-    note: str = ""
+    calls: int = Field(default=1, description="all-reduces between two looks at the clock, at most")
 
 
 class NodeProbe(Strict):
@@ -44,6 +43,7 @@ class NodeProbe(Strict):
     devices: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict, description="variables that every process got and that matter to the result")
     algorithms: dict[str, Algorithm]
+    notes: dict[str, str] = Field(default_factory=dict, description="ways that could not be measured, and why")
 
     def costs(self) -> dict[str, LinkCost]:
         return {name: algorithm.fit for name, algorithm in self.algorithms.items()}
