@@ -13,11 +13,11 @@ export PYTHONPATH="$home/runner-site:$home/ray-site" TORCH_SYMM_MEM_DISABLE_MULT
 executor=inline
 [ -d "$home/ray-site" ] && executor=ray
 echo "unpacked; $executor executor; $(python3 -c 'import torch; print(torch.__version__, torch.cuda.device_count(), "GPUs")')"
-python3 -m runner "$@" study.name="$study" engine.python="$(command -v python3)" "engine.extra_python_path=[$home/site]" \
-  "engine.cache_root=$home/caches" "execution.executor=${EXECUTOR:-$executor}" "execution.lock_dir=$home/lock" "tracking.root=$home/mlruns" \
+python3 -m runner "$@" study.name="$study" ++engine.python="$(command -v python3)" "++engine.extra_python_path=[$home/site]" \
+  "++engine.cache_root=$home/caches" "execution.executor=${EXECUTOR:-$executor}" "execution.lock_dir=$home/lock" "tracking.root=$home/mlruns" \
   tracking.enabled=false execution.quiet=true yes=true &
 runner=$!
-( sleep "$limit"; kill -INT $runner 2>/dev/null ) & timer=$!
+( sleep "$limit"; kill -TERM $runner 2>/dev/null ) & timer=$!
 wait $runner; code=$?
 kill $timer 2>/dev/null
 echo "runner ended with $code"
