@@ -100,7 +100,8 @@ def look(
             mask[rows[dropped], first[0], first[1][dropped]] = False
             fit = _fit(values, mask, slots, rules)
     spread = launch_variance(fit, rules.prior)
-    error = np.sqrt(spread.variance * fit.unscaled)
+    connected = np.isfinite(fit.unscaled)
+    error = np.where(connected, np.sqrt(spread.variance * np.where(connected, fit.unscaled, 0.0)), np.inf)
     critical = critical_values(level, rules.family, spread.df)
     launches = fit.arm_n[:, 1:]
     baseline = np.broadcast_to(fit.arm_n[:, :1], launches.shape)
