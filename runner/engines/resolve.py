@@ -93,11 +93,12 @@ def resolve_all(
     }
     messages = _ask(python, order, env=env, python_path=python_path, timeout_s=timeout_s)
     engine: dict[str, Any] = next((message["engine"] for message in messages if "engine" in message), {})
-    scout = next((message for message in messages if message.get("scout")), None)
+    repeats = [message for message in messages if message.get("scout")]
     answers = {message["key"]: message for message in messages if "key" in message and not message.get("scout")}
-    if scout is not None and scout["key"] not in answers:
-        answers[scout["key"]] = scout
-    unstable = _unstable_keys(scout, answers.get(scout["key"])) if scout is not None else frozenset()
+    for repeat in repeats:
+        answers.setdefault(repeat["key"], repeat)
+    same = [message["resolved"] for message in (*repeats, *(answers[key] for key in keys[:1] if key in answers)) if message["ok"]]
+    unstable = _unstable_keys(same)
     seen = engine.get("capability")
     results = []
     for request in requests:
@@ -133,11 +134,11 @@ def options_of(python: str, *, env: Mapping[str, str] | None = None, python_path
     raise ResolveFailed(f"engine.python={python}: the engine did not tell its options")
 
 
-def _unstable_keys(first: Mapping[str, Any], second: Mapping[str, Any] | None) -> frozenset[str]:
-    if second is None or not (first["ok"] and second["ok"]):
+def _unstable_keys(same: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Names whose values differ between resolutions of one and the same request; the usual ones when it was always refused."""
+    if len(same) < 2:
         return frozenset({"random_seed", "nccl_port"})
-    one, two = first["resolved"], second["resolved"]
-    return frozenset(name for name in {*one, *two} if one.get(name) != two.get(name))
+    return frozenset(name for name in same[0] if any(other.get(name) != same[0][name] for other in same[1:]))
 
 
 def _ask(

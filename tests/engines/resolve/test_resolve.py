@@ -98,6 +98,18 @@ def test_equal_requests_compare_equal_because_random_values_are_set_aside(engine
     assert "random_seed" in one.unstable and "random_seed" not in one.resolved
 
 
+def test_what_drifts_with_time_is_set_aside_too(engine: tuple[str, ...]) -> None:
+    # Free memory: changes rarely, but before the last arm is through.
+    drift = "args.random_seed = time.monotonic() // 1e9 if args.tp_size == 1 and time.monotonic() < START + 1 else 7"
+    text = ARGUMENTS.replace("IMPORTED = os.getpid()", "IMPORTED = os.getpid()\nSTART = time.monotonic()")
+    text = text.replace("args.random_seed = random.SystemRandom().randrange(1 << 60)", drift).replace(
+        'if args.misbehave == "hang":\n        time.sleep(60)', 'if args.misbehave == "slow":\n        time.sleep(1.2)'
+    )
+    small_package(Path(engine[0]), {"sglang/srt/server_args.py": text})
+    answers = resolve(engine, request("a"), request("b", "--misbehave", "slow"))
+    assert "random_seed" in answers[0].unstable
+
+
 def test_random_values_are_set_aside_when_the_first_request_is_refused(engine: tuple[str, ...]) -> None:
     _, two, three = resolve(engine, request("a", "--enable-two-batch-overlap"), request("b"), request("c"))
     assert two.resolved == three.resolved
