@@ -1,5 +1,6 @@
 """Passes over one study until MLflow holds it. A server that is down, slow or answers 500 costs retries with growing pauses."""
 
+import contextlib
 import os
 import re
 import threading
@@ -15,6 +16,8 @@ from runner.tracking.outbox import read_report, write_report
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 60.0
 LOOK_EVERY_S = 0.5
+SHORTEST_REST_S = 2.0
+REST_SHARE = 20  # a pass may take a twentieth of the time: we live on the node that is being measured
 
 
 @dataclass
@@ -33,15 +36,17 @@ class Follower:
     def run(self) -> TrackReport:
         """Returns the report of the last pass. A UserError (wrong URI, store of another version) ends it at once: waiting
         would not help."""
-        pause, seen = FIRST_PAUSE_S, None
+        pause, seen, rest_until = FIRST_PAUSE_S, None, self.clock()
         report = TrackReport(uri="")
         while True:
             last, mark = self.finish.is_set(), self._mark()
-            if mark == seen and not last:
+            if (mark == seen or self.clock() < rest_until) and not last:
                 self.sleep(LOOK_EVERY_S)
                 continue
+            began = self.clock()
             report = self._pass()
             if report.error is None:
+                rest_until = self.clock() + max(SHORTEST_REST_S, REST_SHARE * (self.clock() - began))
                 pause, seen = FIRST_PAUSE_S, mark
                 if report.complete and (last or (not self.driven and self._study_finished())):
                     return report
@@ -66,7 +71,8 @@ class Follower:
             previous = read_report(self.study)
             if previous is not None:
                 report = previous.model_copy(update={"error": report.error})
-        write_report(self.study, report)
+        with contextlib.suppress(OSError):  # a full or read-only disk; the log has the error
+            write_report(self.study, report)
         return report
 
     def _wait(self, pause: float) -> None:

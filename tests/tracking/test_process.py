@@ -1,5 +1,6 @@
 """The tracking process: follows, retries, is never waited for longer than asked, and is gone when its driver is."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -42,9 +44,10 @@ class Server:
             def do_GET(self) -> None:
                 outer.requests += 1
                 time.sleep(pause)
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(json.dumps({"error_code": "INTERNAL_ERROR", "message": "no"}).encode())
+                with contextlib.suppress(OSError):  # the client may be gone by now
+                    self.send_response(status)
+                    self.end_headers()
+                    self.wfile.write(json.dumps({"error_code": "INTERNAL_ERROR", "message": "no"}).encode())
 
             do_POST = do_GET
 
@@ -251,6 +254,29 @@ def test_without_news_it_only_looks(tmp_path: Path, small: Synthetic) -> None:
     follow.sleep = look
     follow.run()
     assert follow.passes == 2
+
+
+def test_passes_take_a_twentieth_of_the_time_while_the_study_runs(tmp_path: Path, small: Synthetic) -> None:
+    study, sleeper = write(tmp_path, small, finished=False), Sleeper()
+    journal, starts = Journal(study.journal), []
+    follow = follower(study, [GOOD], sleeper, driven=True)
+
+    def track() -> TrackReport:
+        starts.append(sleeper.now)
+        sleeper.now += 1.0  # a pass takes a second
+        return GOOD
+
+    def look(seconds: float) -> None:
+        sleeper(seconds)
+        journal.append("event")  # there is always something new
+        if sleeper.now > 100:
+            follow.finish.set()
+
+    follow.track, follow.sleep = track, look
+    follow.run()
+    journal.close()
+    rests = [later - earlier for earlier, later in pairwise(starts[:-1])]
+    assert len(rests) >= 3 and all(21 <= rest <= 22.5 for rest in rests)
 
 
 def test_errors_are_told_in_one_line() -> None:
