@@ -11,6 +11,7 @@ from runner.loadgen.protocol import Connection, Exchange, connect, resolve
 
 NS = 1_000_000_000
 BEAT_S = 0.01
+BEATS_A_SWEEP = 10
 GIVE_UP_AFTER = 8
 
 
@@ -81,6 +82,7 @@ class Drive:
         self._start = 0
         self._retry: dict[Connection, bytes] = {}
         self._settling = 0
+        self._beats = 0
         self._beat_due = 0
         self._beating: asyncio.TimerHandle | None = None
         self._out = Outcome()
@@ -265,10 +267,16 @@ class Drive:
         limit = len(self._schedule) if self._schedule is not None else self._built + 1
         while self._sending and self._built < limit and len(self._ready) < 2 * self._concurrency and monotonic_ns() - now < 500_000:
             self._build(1)
-        for connection, exchange in list(self._open.items()):
-            if now - exchange.sent > self._request_timeout:
-                connection.abandon(f"timed out: not finished after {self._request_timeout / NS:.0f} s")
-            elif now - max(exchange.sent, exchange.received) > self._stall_timeout:
-                connection.abandon(f"stalled: no byte for {self._stall_timeout / NS:.0f} s")
+        self._beats += 1
+        if self._beats % BEATS_A_SWEEP == 0:
+            self._sweep(now)
         self._beat_due = monotonic_ns()
         self._beating = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+
+    def _sweep(self, now: int) -> None:
+        """Ends requests that are out of time."""
+        for connection, exchange in list(self._open.items()):
+            if now - exchange.sent > self._request_timeout:
+                connection.abandon(f"timed out: not finished after {self._request_timeout / NS:g} s")
+            elif now - max(exchange.sent, exchange.received) > self._stall_timeout:
+                connection.abandon(f"stalled: no byte for {self._stall_timeout / NS:g} s")

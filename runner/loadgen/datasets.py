@@ -97,9 +97,8 @@ def trace_prompts(job: Job) -> Callable[[int], Prompt]:
         tokens: list[int] = []
         for block in row.hashes:
             if len(tokens) < length:
-                tokens += draw_ids(ids, random.Random(f"{key}/block/{block}"), HASH_BLOCK_TOKENS)
-        rest = random.Random(f"{key}/{index}")
-        tokens = tokens[:length] + draw_ids(ids, rest, max(0, length - len(tokens)))
+                tokens += draw_ids(ids, f"{key}/block/{block}", HASH_BLOCK_TOKENS)
+        tokens = tokens[:length] + draw_ids(ids, f"{key}/{index}", max(0, length - len(tokens)))
         return Prompt(output=min(row.output, job.max_context - length), ids=tuple(tokens))
 
     return prompt

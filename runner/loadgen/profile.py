@@ -79,8 +79,11 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
 
 
 def profile_of(events: Iterable[dict[str, Any]], passes: int) -> Profile:
-    """`passes`: forward passes in the trace. Durations in the trace are microseconds. Raises ValueError for an empty trace."""
+    """`passes`: forward passes asked for, used where the trace does not mark them itself (SGLang's `step[...]` annotations: a
+    profile may hold one pass fewer). Durations in the trace are microseconds. Raises ValueError for an empty trace."""
     complete = [event for event in events if event.get("ph") == "X" and event.get("dur") is not None]
+    marked = sum(event.get("cat") == "user_annotation" and str(event.get("name", "")).startswith("step[") for event in complete)
+    passes = marked or passes
     gpu = [event for event in complete if str(event.get("cat", "")).lower() in GPU_KINDS]
     spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     used = gpu or [event for event in complete if event.get("cat") == "cpu_op"]

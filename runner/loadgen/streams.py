@@ -5,7 +5,6 @@ Runs after the measured window (standard library only, in the worker). Times are
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,25 +41,14 @@ class Stream:
         return self.tokens[-1] if self.tokens else 0
 
 
-def events(exchange: Exchange) -> Iterator[tuple[int, bytes]]:
-    """(time, payload) of each server-sent event. An event's time is the arrival of the piece that completed it, however the
-    bytes were cut. Comments and fields other than `data` are skipped; an unfinished event at the end is not an event."""
-    rest = b""
-    for stamp, piece in zip(exchange.stamps, exchange.bodies, strict=True):
-        if not rest and piece.startswith(b"data: ") and piece.find(b"\n") == len(piece) - 2 and piece.endswith(b"\n\n"):
-            # What nearly every piece is: one whole event.
-            yield stamp, piece[6:-2]
-            continue
-        rest = rest + piece if rest else piece
-        if b"\r" in rest:
-            if rest.endswith(b"\r"):
-                continue
-            rest = rest.replace(b"\r\n", b"\n")
-        *whole, rest = rest.split(b"\n\n")
-        for block in whole:
-            payload = _payload(block)
-            if payload:
-                yield stamp, payload
+def _cut(data: bytes) -> tuple[list[bytes], bytes]:
+    """The whole events' payloads in `data`, and the bytes of the one that has begun."""
+    if b"\r" in data:
+        if data.endswith(b"\r"):
+            return [], data
+        data = data.replace(b"\r\n", b"\n")
+    *whole, rest = data.split(b"\n\n")
+    return [payload for payload in map(_payload, whole) if payload], rest
 
 
 def _payload(block: bytes) -> bytes:
@@ -71,48 +59,59 @@ def _payload(block: bytes) -> bytes:
 
 
 def read_stream(exchange: Exchange, route: str) -> Stream:
-    """Reads one response. Never raises for what a server sent: trouble is in `error` (and in `done` False)."""
+    """Reads one response. Never raises for what a server sent: trouble is in `error` (and in `done` False).
+
+    An event's time is the arrival of the piece that completed it, however the bytes were cut. Comments and fields other than
+    `data` are skipped; an unfinished event at the end is not an event."""
     stream = Stream(error=exchange.error)
     if exchange.status != 200:
         if not stream.error:
             stream.error = f"HTTP {exchange.status}: {_message(b''.join(exchange.bodies))}"
         return stream
-    take = _take_generate if route == "generate" else _take_openai
-    previous, quick = 0, False
-    tokens = stream.tokens
-    for stamp, payload in events(exchange):
-        if payload == b"[DONE]":
-            stream.done = True
-            continue
+    previous, rest, quick = 0, b"", False
+    times, tokens = stream.times, stream.tokens
+    for stamp, piece in zip(exchange.stamps, exchange.bodies, strict=True):
         if stamp < previous:
             stream.error = stream.error or "the clock went backwards"
         previous = stamp
-        if quick and (count := _plain_count(payload)):
+        # What nearly every piece is: one whole event in the middle of the stream.
+        if quick and not rest and piece.startswith(b"data: {") and piece.find(b"\n") == len(piece) - 2 and (count := _plain_count(piece)):
             if count > tokens[-1]:
-                stream.times.append(stamp)
+                times.append(stamp)
                 tokens.append(count)
             else:
                 stream.empty_chunks += 1
             continue
-        try:
-            chunk = json.loads(payload)
-        except ValueError:
-            stream.error = stream.error or f"a chunk is not JSON: {payload[:80]!r}"
-            continue
-        if not isinstance(chunk, dict):
-            stream.error = stream.error or f"a chunk is not an object: {payload[:80]!r}"
-            continue
-        if chunk.get("error") or chunk.get("object") == "error":
-            stream.error = stream.error or f"error in the stream: {_message(payload)}"
-            continue
-        try:
-            take(stream, chunk, stamp)
-        except (AttributeError, TypeError, ValueError, KeyError, IndexError) as error:
-            stream.error = stream.error or f"a chunk has an unknown shape ({type(error).__name__}): {payload[:80]!r}"
-        # From the second chunk on it is known whether ids are cumulative (or absent); then only the last chunk's ids matter.
-        quick = route == "generate" and stream.counted and len(stream.times) > 1 and stream.ids_received in (None, stream.total)
-        quick = quick and cumulative(chunk)
+        payloads, rest = _cut(rest + piece)
+        for payload in payloads:
+            quick = _take(stream, payload, stamp, route)
     return stream
+
+
+def _take(stream: Stream, payload: bytes, stamp: int, route: str) -> bool:
+    """Reads one event. True when the middle chunks that follow may be counted without decoding: from the second chunk on it is
+    known whether ids are cumulative (or absent), and then only the last chunk's ids matter."""
+    if payload == b"[DONE]":
+        stream.done = True
+        return False
+    try:
+        chunk = json.loads(payload)
+    except ValueError:
+        stream.error = stream.error or f"a chunk is not JSON: {payload[:80]!r}"
+        return False
+    if not isinstance(chunk, dict):
+        stream.error = stream.error or f"a chunk is not an object: {payload[:80]!r}"
+        return False
+    if chunk.get("error") or chunk.get("object") == "error":
+        stream.error = stream.error or f"error in the stream: {_message(payload)}"
+        return False
+    try:
+        (_take_generate if route == "generate" else _take_openai)(stream, chunk, stamp)
+    except (AttributeError, TypeError, ValueError, KeyError, IndexError) as error:
+        stream.error = stream.error or f"a chunk has an unknown shape ({type(error).__name__}): {payload[:80]!r}"
+        return False
+    known = stream.counted and len(stream.times) > 1 and stream.ids_received in (None, stream.total)
+    return route == "generate" and known and cumulative(chunk)
 
 
 def cumulative(chunk: dict[str, Any]) -> bool:

@@ -13,6 +13,7 @@ def kernel(name: str, ts: float, dur: float, cat: str = "kernel", tid: int = 7) 
     return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 0, "tid": tid}
 
 
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "loadgen"
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 HAND = [
     kernel("nvjet_tst_128x64_64x8_1x2_h_bz_TNT", 0, 400),
@@ -104,3 +105,14 @@ def test_traces_that_are_no_good(tmp_path: Path) -> None:
 
 def test_covered_time_counts_overlaps_once() -> None:
     assert p.covered([(0, 10), (5, 12), (20, 21), (0, 1)]) == 13
+
+
+def test_a_real_cpu_trace_of_sglang_names_its_operators_and_its_passes() -> None:
+    """SGLang 0.5.15 on a CPU, two layers: five passes were asked for, the trace marks four."""
+    profile = p.read_profile([FIXTURES / "cpu_trace.json.gz"], 5)
+    assert (profile.device, profile.passes) == ("cpu", 4)
+    calls = {kernel.name: kernel.calls for kernel in profile.kernels}
+    assert calls["aten::mm"] == 9  # four a layer, and the head
+    assert profile.unnamed_share < 0.02
+    assert profile.share("gemm") > 0.5
+    assert {"gemm", "attention", "norm", "sampling", "memory"} <= set(profile.by_kind)
