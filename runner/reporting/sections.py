@@ -112,6 +112,7 @@ def commands(decision: Decision, plan: Plan, launches: Sequence[LaunchRecord], s
     """One launch of the recommended arm (else the baseline) as it was started, and the command of the study."""
     wanted = decision.recommendation.arm or decision.baseline
     served = [record for record in launches if record.outcome == "ok" and record.command.argv]
+    served.sort(key=lambda record: record.purpose not in ("measure", "confirm", "noise"))
     record = next((record for record in served if record.arm == wanted), next(iter(served), None))
     launch = ""
     if record is not None:
@@ -222,8 +223,8 @@ def provenance(plan: Plan, decision: Decision, launches: Sequence[LaunchRecord],
     rows = [("study", plan.study), ("experiment", plan.experiment), ("model", plan.model), ("node", plan.node)]
     rows += [("engine", f"{kind} {version}, build {build}") for kind, version, build in sorted(engines)]
     rows += [("hosts", ", ".join(sorted({record.host for record in launches if record.host}))), ("seed", str(plan.seed))]
-    rows += [(name.replace("_", " "), value) for name, value in plan.identity.items()]
-    rows += [(name.replace("_", " "), _plain(value)) for name, value in decision.method.items()]
+    rows += [(f"identity: {name.replace('_', ' ')}", value) for name, value in plan.identity.items()]
+    rows += [(f"method: {name.replace('_', ' ')}", _plain(value)) for name, value in decision.method.items()]
     rows.append(("measures version", ", ".join(sorted({str(record.measures) for record in launches}))))
     rows.append(("records", f"plan schema {plan.schema_version}, decision schema {decision.schema_version}"))
     return Provenance(
