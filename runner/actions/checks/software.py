@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runner.actions.checks.finding import Finding, fail, ok, warn
 from runner.errors import RunnerError, UserError
+from runner.loadgen.base import ClientBroken
 from runner.records.schema import EngineIdentity
 from runner.spec.engine import EngineSpec
 from runner.spec.study import ExecutionSpec, TrackingSpec
@@ -110,7 +111,7 @@ def check_client(calibrate: Callable[[], tuple[float, bool, str, float]]) -> lis
     """`calibrate` gives (chunks a second at most, fit, note, median TTFT error in ms at the widest level)."""
     try:
         ceiling, fit, note, error_ms = calibrate()
-    except (RunnerError, OSError) as error:
+    except (ClientBroken, RunnerError, OSError) as error:
         return [fail("load client", f"the calibration broke: {error}", "action=doctor again; if it stays, report it")]
     text = f"one client reads at most {ceiling:,.0f} chunks/s here; median TTFT error {error_ms:.2f} ms"
     return (
