@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from runner.spec.base import Strict
 
 __all__ = ["Resolution", "ResolveFailed", "ResolveRequest", "env_reads", "options_of", "reads_of", "resolve_all"]
 
+# torch says this in a child whose parent already opened the GPU; such arms are resolved again, each in a process of its own.
+FORKED = "Cannot re-initialize CUDA in forked subprocess"
 SCRIPT = Path(__file__).with_name("resolver_script.py")
 
 
@@ -91,12 +94,22 @@ def resolve_all(
         "jobs": jobs or len(os.sched_getaffinity(0)),
         "timeout_s": timeout_s,
     }
+    begun = time.monotonic()
     messages = _ask(python, order, env=env, python_path=python_path, timeout_s=timeout_s)
     engine: dict[str, Any] = next((message["engine"] for message in messages if "engine" in message), {})
     repeats = [message for message in messages if message.get("scout")]
     answers = {message["key"]: message for message in messages if "key" in message and not message.get("scout")}
     for repeat in repeats:
         answers.setdefault(repeat["key"], repeat)
+    for request in requests:
+        if FORKED in answers.get(request.key, {}).get("error", ""):
+            alone = {"mode": "alone", "requests": [request.model_dump(mode="json")]}
+            left = timeout_s - (time.monotonic() - begun)
+            answers |= {
+                message["key"]: message
+                for message in _ask(python, alone, env=env, python_path=python_path, timeout_s=max(left, 1))
+                if "key" in message
+            }
     same = [message["resolved"] for message in (*repeats, *(answers[key] for key in keys[:1] if key in answers)) if message["ok"]]
     unstable = _unstable_keys(same)
     seen = engine.get("capability")

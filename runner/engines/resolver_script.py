@@ -3,7 +3,8 @@
 Standard library only, and nothing of the runner is imported: the engine's environment knows nothing of it. Reads one JSON
 object from stdin, writes JSON lines to the descriptor that stdout had (the engine's own prints go to stderr).
 
-in   {"mode": "resolve", "requests": [{"key", "argv", "env"}], "jobs": 2, "timeout_s": 120} or {"mode": "options"}
+in   {"mode": "resolve", "requests": [{"key", "argv", "env"}], "jobs": 2, "timeout_s": 120} or {"mode": "options"}; mode "alone" resolves
+     one request without a fork
 out  {"engine": {...}} once, then {"key", "ok", "resolved", ...} an arm, or {"options": [...]}
 
 The argument module is imported once. A first child (the scout) resolves the first arm and tells which modules that pulled
@@ -336,6 +337,9 @@ def main() -> int:
         emit({"options": sorted(options)})
         return 0
     requests = order["requests"]
+    if order["mode"] == "alone":  # for engines whose import holds a CUDA context, which a fork cannot use
+        emit(dict(resolve_here(module, requests[0]), notes=abbreviations(requests[0]["argv"], options), seconds=time.monotonic() - started))
+        return 0
     jobs, timeout_s = max(1, int(order["jobs"])), float(order["timeout_s"])
     if not requests:
         return 0

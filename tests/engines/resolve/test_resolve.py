@@ -183,6 +183,15 @@ def test_a_capability_that_was_not_seen_is_not_confirmed(engine: tuple[str, ...]
     assert Path("/dev/nvidia0").exists() or (asked.capability, asked.capability_confirmed) == (None, False)
 
 
+def test_an_engine_that_cannot_be_forked_is_asked_in_a_process_an_arm(engine: tuple[str, ...]) -> None:
+    refusal = "if os.getpid() != IMPORTED:\n        raise RuntimeError('Cannot re-initialize CUDA in forked subprocess. Use spawn.')\n    "
+    text = ARGUMENTS.replace("args.random_seed = random", refusal + "args.random_seed = random")
+    small_package(Path(engine[0]), {"sglang/srt/server_args.py": text})
+    one, two = resolve(engine, request("a"), request("b", "--enable-two-batch-overlap"))
+    assert one.ok and one.resolved["tp_size"] == 1 and "random_seed" not in one.resolved
+    assert two.kind == "rejected_argument_combination"
+
+
 def test_the_options_are_asked_of_the_parser(engine: tuple[str, ...]) -> None:
     options = options_of(sys.executable, python_path=engine)
     assert {"tp-size", "tensor-parallel-size", "enable-mscclpp", "help"} <= options
