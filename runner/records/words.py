@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from runner.records.decision import ArmResult, Decision, HypothesisResult
 from runner.records.metrics import BY_NAME
@@ -129,3 +130,18 @@ def duration(seconds: float) -> str:
 
 def is_simulated(decision: Decision) -> bool:
     return bool(decision.engine.get("simulated"))
+
+
+def node_facts(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What the node workers of a study found (host, driver, gpus, engine ...), from `nodes` lines of the journal; one a host."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for entry in entries:
+        if entry.get("kind") == "nodes":
+            found |= {str(facts.get("host", "")): facts for facts in entry.get("nodes", [])}
+    return list(found.values())
+
+
+def code_revision(plan: Plan, entries: Sequence[Mapping[str, Any]]) -> str:
+    """The runner's git revision at the last start of the study; '' where it is not recorded."""
+    places: list[Mapping[str, Any]] = [*reversed(node_facts(entries)), *reversed(entries), plan.identity]
+    return next((str(place["code_revision"]) for place in places if place.get("code_revision")), "")

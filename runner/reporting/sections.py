@@ -10,6 +10,7 @@ from typing import Any
 from runner.records import words
 from runner.records.decision import ArmResult, Decision
 from runner.records.files import read_json
+from runner.records.journal import read_journal
 from runner.records.paths import StudyPaths
 from runner.records.plan import Plan
 from runner.records.schema import Evidence, LaunchRecord
@@ -222,6 +223,7 @@ def provenance(plan: Plan, decision: Decision, launches: Sequence[LaunchRecord],
         packages |= record.engine.packages
     rows = [("study", plan.study), ("experiment", plan.experiment), ("model", plan.model), ("node", plan.node)]
     rows += [("engine", f"{kind} {version}, build {build}") for kind, version, build in sorted(engines)]
+    rows += _machines(plan, study)
     rows += [("hosts", ", ".join(sorted({record.host for record in launches if record.host}))), ("seed", str(plan.seed))]
     rows += [(f"identity: {name.replace('_', ' ')}", value) for name, value in plan.identity.items()]
     rows += [(f"method: {name.replace('_', ' ')}", _plain(value)) for name, value in decision.method.items()]
@@ -233,6 +235,15 @@ def provenance(plan: Plan, decision: Decision, launches: Sequence[LaunchRecord],
         topology=_topology(study),
         patches=tuple(_patches(launches, study)),
     )
+
+
+def _machines(plan: Plan, study: StudyPaths) -> list[tuple[str, str]]:
+    """Driver and GPUs as the node workers found them, and the runner's own revision."""
+    entries = read_journal(study.journal) if study.journal.exists() else []
+    facts = words.node_facts(entries)
+    drivers = sorted({str(item["driver"]) for item in facts if item.get("driver")})
+    gpus = [f"{item.get('host', '?')}: {len(item['gpus'])}" for item in facts if item.get("gpus")]
+    return [("code revision", words.code_revision(plan, entries)), ("GPU driver", ", ".join(drivers)), ("GPUs visible", ", ".join(gpus))]
 
 
 def _topology(study: StudyPaths) -> str:

@@ -20,6 +20,7 @@ from runner.records.files import read_json, write_json
 from runner.records.journal import launches, read_journal
 from runner.records.paths import RootPaths, StudyPaths
 from runner.records.plan import Plan
+from runner.records.words import code_revision
 from runner.spec.base import Strict
 from runner.spec.study import TrackingSpec
 from runner.tracking import saved_view, store
@@ -98,7 +99,7 @@ def read_view(study: StudyPaths) -> tuple[Plan, list[RunView], bool]:
     entries = read_journal(study.journal) if study.journal.exists() else []
     decision = Decision.model_validate(read_json(study.decision)) if study.decision.is_file() else None
     finished = any(entry.get("kind") == "study_finished" for entry in entries)
-    return plan, study_view(plan, launches(entries), decision, study, finished), finished
+    return plan, study_view(plan, launches(entries), decision, study, finished, code_revision(plan, entries)), finished
 
 
 def waiting(root: RootPaths, study: StudyPaths, tracking: TrackingSpec) -> tuple[str, ...]:

@@ -69,27 +69,28 @@ def rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def study_view(plan: Plan, launches: Sequence[LaunchRecord], decision: Decision | None, study: StudyPaths, finished: bool) -> list[RunView]:
+def study_view(
+    plan: Plan, launches: Sequence[LaunchRecord], decision: Decision | None, study: StudyPaths, finished: bool, revision: str = ""
+) -> list[RunView]:
     """All runs of a study: the study's first, then arms, then launches. Curves are drawn only when the study is finished,
     because points of a curve cannot be taken back."""
     results = {} if decision is None else {arm.name: arm for arm in decision.arms}
     by_arm: dict[str, list[LaunchRecord]] = {}
     for record in launches:
         by_arm.setdefault(record.arm, []).append(record)
-    common = _common_tags(plan)
+    common = _common_tags(plan, revision)
     runs = [_study_run(plan, launches, decision, study, finished, common)]
     runs += [_arm_run(plan, arm, results.get(arm.name), by_arm.get(arm.name, []), finished, common) for arm in plan.arms]
     runs += [_launch_run(plan, record, study, common) for record in launches]
     return runs
 
 
-def _common_tags(plan: Plan) -> dict[str, str]:
-    revision = next((plan.identity[name] for name in ("code_revision", "code", "revision", "runner") if name in plan.identity), "")
+def _common_tags(plan: Plan, revision: str) -> dict[str, str]:
     return {
         "study": plan.study,
         "engine_kind": plan.engine_kind,
         "simulated": "true" if plan.simulated else "false",
-        "code_revision": revision,
+        "code_revision": revision or "not recorded",
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.records.paths import RootPaths, StudyPaths
+from runner.records.words import code_revision
 from runner.tracking.note import LIMIT, study_note
 from runner.tracking.saved_view import view_tag
 from runner.tracking.view import MAX_METRICS, RunView, rounded, study_view
@@ -20,7 +21,7 @@ def synthetic() -> Synthetic:
 
 def view(synthetic: Synthetic, folder: Path, finished: bool = True, decided: bool = True) -> list[RunView]:
     study = StudyPaths(folder)
-    return study_view(synthetic.plan, synthetic.launches, synthetic.decision if decided else None, study, finished)
+    return study_view(synthetic.plan, synthetic.launches, synthetic.decision if decided else None, study, finished, "4e1a9c2")
 
 
 def arm(runs: list[RunView], name: str) -> RunView:
@@ -153,3 +154,16 @@ def test_saved_view_shows_the_arms_of_its_study_and_fits_a_tag(tmp_path: Path) -
         sections = {section["uuid"] for section in state["compareRunSections"]}
         assert all(chart["metricSectionId"] in sections for chart in state["compareRunCharts"])
         assert RootPaths(tmp_path).root.exists()
+
+
+def test_revision_is_the_one_of_the_last_start() -> None:
+    synthetic = make(blocks=1, arms=2)
+    plan = synthetic.plan.model_copy(update={"identity": {}})
+    assert code_revision(plan, []) == ""
+    entries = [
+        {"kind": "study_started", "code_revision": "a"},
+        {"kind": "nodes", "nodes": [{"host": "h"}]},
+        {"kind": "study_resumed", "code_revision": "b+"},
+    ]
+    assert code_revision(plan, entries) == "b+"
+    assert code_revision(plan, [*entries, {"kind": "nodes", "nodes": [{"host": "h", "code_revision": "c"}]}]) == "c"
