@@ -42,6 +42,7 @@ def systemd_units(night: Night) -> dict[str, str]:
     hour, minute = night.clock
     folder = night.folder.replace("%", "%%")
     failure = night.mail_command or f"/usr/bin/logger -t {UNIT} nightly sweep failed or found a regression; see {folder}/mlruns"
+    failure = failure.replace("{subject}", "Nightly sweep failed or found a regression")  # no night is left to fill it in
     return {
         f"{UNIT}.timer": (
             f"[Unit]\nDescription=Nightly sweep of engine flags\n\n[Timer]\nOnCalendar=*-*-* {hour:02d}:{minute:02d}:00\n"

@@ -10,6 +10,7 @@ import pytest
 
 from runner.actions.night_text import NightReport
 from runner.actions.notify import fill_text, notify
+from runner.actions.units import Night, systemd_units
 from runner.spec.study import ScheduleSpec
 
 REGRESSION = NightReport(
@@ -97,3 +98,9 @@ def test_what_goes_wrong_is_said_without_the_address(receiver: Receiver, address
 )
 def test_a_mail_command_that_fails_is_said(command: str, word: str) -> None:
     assert word in notify(REGRESSION, ScheduleSpec(mail_command=command))[0]
+
+
+def test_the_failure_unit_has_a_subject_of_its_own() -> None:
+    night = Night(("python",), "/f", "02:00", 60, "/l", "/g", mail_command='/usr/bin/mail -s "{subject}" me@example.org')
+    unit = systemd_units(night)["engine-flag-nightly-failed.service"]
+    assert '-s "Nightly sweep failed or found a regression" me@example.org' in unit and "{" not in unit
