@@ -194,6 +194,16 @@ def _limits(nodes: Sequence[dict[str, object]], simulated: bool) -> str:
     return limits_text(gpu_limits())
 
 
+def gpus_in_use(simulated: bool, cluster: str | None) -> Sequence[str]:
+    """Who computes on this machine's GPUs, where they are the ones that will be measured."""
+    if simulated or cluster is not None:
+        return ()
+    from runner.engines.gpus import Gpus
+
+    gpus = Gpus.visible()
+    return gpus.not_free(gpus.uuids)
+
+
 def open_patiently(
     executor: "Executor",
     order: "NodeOrder",
@@ -203,13 +213,17 @@ def open_patiently(
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
+    occupied: Callable[[], Sequence[str]] = tuple,
 ) -> "list[NodeHandle]":
-    """Takes the node, trying again for up to `wait_s` seconds while somebody holds it. The wait is here and not in the lock, so
-    that Ctrl-C ends it. Raises NodeBusy that names the holder and the wait, KeyboardInterrupt."""
+    """Takes the node, trying again for up to `wait_s` seconds while somebody holds it or computes on its GPUs (`occupied` says
+    who). The wait is here and not in the lock, so that Ctrl-C ends it. Raises NodeBusy that names the holder and the wait,
+    KeyboardInterrupt."""
     deadline = clock() + wait_s
     told = False
     while True:
         try:
+            if others := occupied():
+                raise NodeBusy(f"the GPUs are in use: {'; '.join(others[:8])}")
             return executor.open(order, nodes)
         except NodeBusy as busy:
             left = deadline - clock()

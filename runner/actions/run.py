@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.actions.ground import Ground, find_ground, make_plan, node_file
-from runner.actions.nightly import NightWatch, night_name, open_patiently
+from runner.actions.nightly import NightWatch, gpus_in_use, night_name, open_patiently
 from runner.actions.settle import settle
 from runner.actions.signals import StopRequest
 from runner.config import Settings
@@ -115,7 +115,15 @@ def measure(ground: Ground, study: OpenStudy, executor: Executor, stop: StopRequ
     )
     with listener.progress:
         patience = 60.0 * settings.schedule.busy_wait_minutes if settings.nightly else 0.0
-        handles = open_patiently(executor, order, settings.execution.ray.nodes, patience, stop.asked, listener.note)
+        handles = open_patiently(
+            executor,
+            order,
+            settings.execution.ray.nodes,
+            patience,
+            stop.asked,
+            listener.note,
+            occupied=lambda: gpus_in_use(ground.simulated, settings.execution.ray.address) if settings.nightly else (),
+        )
         stop.install()  # Ray puts its own handlers
         study.journal.append("nodes", nodes=[handle.describe().model_dump(mode="json") for handle in handles])
         loop = StudyLoop(study, recipe, scheduler, executor, order, listener, stop.asked)

@@ -272,6 +272,17 @@ def test_a_busy_node_is_waited_for_up_to_the_limit() -> None:
         patiently(Busy(10**6), 0, Clock(), said)
 
 
+def test_a_foreign_process_on_the_gpus_is_waited_for() -> None:
+    clock, order = Clock(), NodeOrder.model_construct()
+
+    def foreign() -> list[str]:
+        return ["pid 4711 (train.py) on GPU 3"] if clock.now < 100 else []
+
+    said: list[str] = []
+    got = open_patiently(Busy(0), order, None, 600, lambda: False, said.append, clock.sleep, lambda: clock.now, foreign)  # type: ignore[arg-type]
+    assert got == ["node"] and 100 <= clock.now < 120 and "pid 4711 (train.py)" in said[0]
+
+
 def test_ctrl_c_ends_the_wait() -> None:
     clock = Clock()
     with pytest.raises(KeyboardInterrupt):
