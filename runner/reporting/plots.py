@@ -40,6 +40,7 @@ COLOURS: Mapping[str, tuple[str, str]] = {
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 VERDICT_INK = {"BETTER": BETTER, "WORSE": WORSE, "SAME": SAME, "UNRESOLVED": OPEN, "MIXED": OPEN}
 MOST_ROWS = 60
+MOST_TOOLTIPS = 300
 
 
 @dataclass(frozen=True)
@@ -280,20 +281,19 @@ def in_time(decision: Decision, launches: Sequence[LaunchRecord], phase: str, me
     colours = arm_colours(decision)
     figure, axis = _figure(7.6, 2.6)
     titles = {}
+    crowded = len(found) > MOST_TOOLTIPS
+    crowd: dict[str, list[tuple[float, float]]] = {}
     for index, (record, value, valid) in enumerate(found):
         colour, marker = colours.get(record.arm, (OTHER, "."))
+        marker, minute = marker if valid else "x", (record.started_at - start) / 60
+        if crowded and colour == OTHER:
+            crowd.setdefault(marker, []).append((minute, value))
+            continue
         gid = f"l{index}"
-        axis.plot(
-            [(record.started_at - start) / 60],
-            [value],
-            marker=marker if valid else "x",
-            color=colour,
-            markersize=5,
-            linestyle="",
-            gid=gid,
-            alpha=1.0 if colour != OTHER else 0.8,
-        )
+        axis.plot([minute], [value], marker=marker, color=colour, markersize=5, linestyle="", gid=gid)
         titles[gid] = f"{record.arm}, block {record.block}: {words.number(value)}{'' if valid else ' (not counted: INVALID)'}"
+    for marker, points in crowd.items():
+        axis.plot([x for x, _ in points], [y for _, y in points], marker=marker, color=OTHER, markersize=4, linestyle="", zorder=1)
     baseline = [((record.started_at - start) / 60, value) for record, value, valid in found if record.arm == decision.baseline and valid]
     if len(baseline) > 1:
         axis.plot([x for x, _ in baseline], [y for _, y in baseline], color=SERIES[0], linewidth=0.8, alpha=0.6)
@@ -349,9 +349,12 @@ def _thin(ordered: Sequence[float], most: int = 160) -> list[tuple[float, float]
 
 
 def clocks(decision: Decision, launches: Sequence[LaunchRecord]) -> Plot | None:
-    """SM clock and power of every launch's phases in time order."""
-    rows = [(phase.started_at or record.started_at, record.arm, phase.telemetry) for record in launches for phase in record.phases]
-    rows = [row for row in rows if row[2].sm_clock_mhz_p50 is not None or row[2].power_w_mean is not None]
+    """SM clock and power of every launch in time order."""
+    rows = [
+        (record.started_at, record.arm, [phase.telemetry for phase in record.phases])
+        for record in launches
+        if any(phase.telemetry.sm_clock_mhz_p50 is not None or phase.telemetry.power_w_mean is not None for phase in record.phases)
+    ]
     if not rows:
         return None
     start = min(row[0] for row in rows)
@@ -360,12 +363,14 @@ def clocks(decision: Decision, launches: Sequence[LaunchRecord]) -> Plot | None:
     kinds = (("sm_clock_mhz_p50", "SM clock (median), MHz"), ("power_w_mean", "power of one GPU (mean), W"))
     for axis, (column, label) in zip(axes, kinds, strict=True):
         for name, (colour, marker) in colours.items():
-            points = [((at - start) / 60, getattr(telemetry, column)) for at, arm, telemetry in rows if arm == name]
-            points = [(x, y) for x, y in points if y is not None]
+            found = [
+                (at, [getattr(item, column) for item in seen if getattr(item, column) is not None]) for at, arm, seen in rows if arm == name
+            ]
+            points = [((at - start) / 60, sum(values) / len(values)) for at, values in found if values]
             axis.plot([x for x, _ in points], [y for _, y in points], marker=marker, color=colour, markersize=4, linestyle="")
         axis.set_xlabel("minutes")
         axis.set_title(label, loc="left")
-    return Plot("clocks", "GPU clocks and power", _svg(figure), "one point a phase of a launch; colours as above")
+    return Plot("clocks", "GPU clocks and power", _svg(figure), "one point a launch (mean over its phases); colours as above")
 
 
 def failed_arms(decision: Decision) -> list[ArmResult]:
