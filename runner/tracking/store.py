@@ -126,6 +126,7 @@ def _quiet(tracking: TrackingSpec) -> None:
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(int(max(1, min(30, tracking.timeout_s)))),
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "GIT_PYTHON_REFRESH": "quiet",
     }
     for name, value in defaults.items():
