@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from runner.loadgen.protocol import Connection, Exchange, connect, resolve
 
 NS = 1_000_000_000
-BEAT_S = 0.01
-BEATS_A_SWEEP = 10
+BEAT_S = 0.025
+BEATS_A_SWEEP = 4
+BUILD_NS = 1_000_000
 GIVE_UP_AFTER = 8
 
 
@@ -106,7 +107,8 @@ class Drive:
         try:
             if self._schedule is None:
                 for _ in range(self._concurrency):
-                    self._next(None, self._start)
+                    # A ramp: no stream of a closed loop is due before the one in front of it is on its way.
+                    self._next(None, monotonic_ns())
             else:
                 self._tick()
             self._maybe_finish()
@@ -260,12 +262,12 @@ class Drive:
             self._built += 1
 
     def _beat(self) -> None:
-        """Every 10 ms: how late am I (a stall), prompts for later (half a millisecond's worth), timeouts."""
+        """Every 25 ms (a wake-up is not free): how late am I (a stall), prompts for later (a millisecond's worth), timeouts."""
         now = monotonic_ns()
         late = now - self._beat_due - int(BEAT_S * NS)
         self._out.stall_max_ns = max(self._out.stall_max_ns, late)
         limit = len(self._schedule) if self._schedule is not None else self._built + 1
-        while self._sending and self._built < limit and len(self._ready) < 2 * self._concurrency and monotonic_ns() - now < 500_000:
+        while self._sending and self._built < limit and len(self._ready) < 2 * self._concurrency and monotonic_ns() - now < BUILD_NS:
             self._build(1)
         self._beats += 1
         if self._beats % BEATS_A_SWEEP == 0:

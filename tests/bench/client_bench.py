@@ -6,6 +6,7 @@ The engine's interpreter is taken from ENGINE_PYTHON (default .venv-engine/bin/p
 this run; rows of repeats are medians over repeats. No timed asserts."""
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -19,6 +20,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+
+import psutil
 
 from runner.loadgen.calibrate import NS_PER_MS, Reported, Stamped, echo_server, errors_ms, read_log, reported_by
 from runner.loadgen.driver import ProcessDriver
@@ -171,23 +174,45 @@ def run_bare(level: Level, seconds: float, folder: Path) -> Result:
     return result_of("bare reader", level, reported, by_key(log), found["cpu_s"], found["lags_ms"], None)
 
 
-def run_sglang(level: Level, seconds: float, folder: Path, tokenizer: Path, start_cpu: float) -> Result:
-    """bench_serving with the same shape; `start_cpu`: processor seconds of a run with one request, taken off."""
+def run_floor(level: Level, seconds: float, folder: Path) -> Result:
+    """The event loop alone: only its processor time means something, so nothing is reported."""
+    log = folder / "floor.log"
+    with echo_server(level.token_ms, log=log) as url:
+        argv = [sys.executable, "-m", "tests.bench.uvloop_floor", url, str(level.streams), str(seconds), str(TOKENS)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT, env=worker_environment(os.environ))
+    answers = by_key(log)
+    nothing = {key: Reported(float("nan"), float("nan"), ()) for key in answers}
+    return result_of("event loop alone", level, nothing, answers, json.loads(done.stdout)["cpu_s"], None, None)
+
+
+def run_sglang(level: Level, seconds: float, folder: Path, tokenizer: Path) -> Result:
+    """bench_serving with the same shape. Its processor time is that between its first request after the warm-up and the last chunk."""
     count = requests_for(level, seconds)
     log, out = folder / "sglang.log", folder / "sglang.jsonl"
     with echo_server(level.token_ms, log=log) as url:
-        cpu = bench_serving(url, count, level, tokenizer, out)
+        samples = bench_serving(url, count, level, tokenizer, out)
     found = json.loads(out.read_text(encoding="utf-8").splitlines()[-1])
     reported = {}
     for text, ttft, gaps in zip(found["generated_texts"], found["ttfts"], found["itls"], strict=True):
         if gaps:
             reported[text] = Reported(ttft * 1e3, sum(gaps) / len(gaps) * 1e3, [gap * 1e3 for gap in gaps])
     answers = {f"r{answer.number}": answer for answer in read_log(log) if len(answer.stamps) == TOKENS}
-    return result_of("sglang.bench_serving", level, reported, answers, max(0.0, cpu - start_cpu), None, level.rate)
+    served = [answer for key, answer in answers.items() if key in reported]
+    begin, end = min(answer.received for answer in served), max(answer.stamps[-1] for answer in served)
+    cpu = used_until(samples, end) - used_until(samples, begin)
+    return result_of("sglang.bench_serving", level, reported, answers, cpu, None, level.rate)
 
 
-def bench_serving(url: str, count: int, level: Level, tokenizer: Path, out: Path) -> float:
-    """Runs it; gives its processor seconds, children included. Raises RuntimeError with its last lines."""
+def used_until(samples: list[tuple[int, float]], moment: int) -> float:
+    """Processor seconds used by `moment` (monotonic ns), between two samples in a straight line."""
+    before = max((sample for sample in samples if sample[0] <= moment), default=samples[0])
+    after = min((sample for sample in samples if sample[0] > moment), default=samples[-1])
+    share = (moment - before[0]) / (after[0] - before[0]) if after[0] > before[0] else 0.0
+    return before[1] + share * (after[1] - before[1])
+
+
+def bench_serving(url: str, count: int, level: Level, tokenizer: Path, out: Path) -> list[tuple[int, float]]:
+    """Runs it; gives (monotonic ns, processor seconds so far) every 20 ms. Raises RuntimeError with its last lines."""
     argv = [str(ENGINE), "-m", "sglang.bench_serving", "--backend", "sglang", "--base-url", url, "--dataset-name", "random-ids"]
     argv += ["--model", str(tokenizer), "--tokenizer", str(tokenizer), "--tokenize-prompt", "--num-prompts", str(count), "--seed", "1"]
     argv += ["--random-input-len", "64", "--random-output-len", str(TOKENS), "--random-range-ratio", "1.0", "--warmup-requests", "1"]
@@ -197,12 +222,17 @@ def bench_serving(url: str, count: int, level: Level, tokenizer: Path, out: Path
     env.pop("PYTHONPATH", None)
     with open(out.with_suffix(".out"), "w+", encoding="utf-8") as text:
         process = subprocess.Popen(argv, stdout=text, stderr=subprocess.STDOUT, env=env)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        samples: list[tuple[int, float]] = []
+        watched = psutil.Process(process.pid)
+        while process.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                times = watched.cpu_times()
+                samples.append((time.monotonic_ns(), times.user + times.system))
+            time.sleep(0.02)
         if process.returncode or not out.exists():
             text.seek(0)
             raise RuntimeError(f"bench_serving ended with {process.returncode}: {text.read()[-800:]}")
-    return usage.ru_utime + usage.ru_stime
+    return samples
 
 
 def startup_ours(folder: Path) -> float:
@@ -226,13 +256,13 @@ def phase_start(folder: Path) -> float:
     return (read_log(log)[-1].received - began) / 1e9
 
 
-def startup_sglang(folder: Path, tokenizer: Path) -> tuple[float, float]:
-    """(seconds to its first request, which is a warm-up, at the server; processor seconds of the whole run of one request)."""
+def startup_sglang(folder: Path, tokenizer: Path) -> float:
+    """Seconds from its start to its first request, which is a warm-up, at the server."""
     log, out = folder / "start-sglang.log", folder / "start-sglang.jsonl"
     with echo_server(10.0, log=log) as url:
         began = time.monotonic_ns()
-        cpu = bench_serving(url, 1, Level("start", 1), tokenizer, out)
-    return (read_log(log)[0].received - began) / 1e9, cpu
+        bench_serving(url, 1, Level("start", 1), tokenizer, out)
+    return (read_log(log)[0].received - began) / 1e9
 
 
 def versions(with_sglang: bool) -> dict[str, str]:
@@ -287,12 +317,9 @@ def main(arguments: list[str]) -> None:
         tokenizer = folder / "tokenizer"
         tokenizer.mkdir()
         start: dict[str, list[float]] = {"this client, a fresh process": [], "this client, next phase": []}
-        start_cpu = 0.0
         if not options.without_sglang:
             subprocess.run([str(ENGINE), "-c", MAKE_TOKENIZER, str(tokenizer)], check=True)
-            measured = [startup_sglang(folder, tokenizer) for _ in range(repeats)]
-            start["sglang.bench_serving"] = [first for first, _ in measured]
-            start_cpu = median([cpu for _, cpu in measured])
+            start["sglang.bench_serving"] = [startup_sglang(folder, tokenizer) for _ in range(repeats)]
         for _ in range(max(3, repeats)):
             start["this client, a fresh process"].append(startup_ours(folder))
             start["this client, next phase"].append(phase_start(folder))
@@ -300,9 +327,11 @@ def main(arguments: list[str]) -> None:
             runs: dict[str, list[Result]] = {}
             for _ in range(repeats):
                 runs.setdefault("bare", []).append(run_bare(level, seconds, folder))
+                if not level.rate:
+                    runs.setdefault("floor", []).append(run_floor(level, seconds, folder))
                 runs.setdefault("ours", []).append(run_ours(level, seconds, folder))
                 if not options.without_sglang:
-                    runs.setdefault("sglang", []).append(run_sglang(level, seconds, folder, tokenizer, start_cpu))
+                    runs.setdefault("sglang", []).append(run_sglang(level, seconds, folder, tokenizer))
                 print(level.name, {key: round(found[-1].ttft_p50, 2) for key, found in runs.items()}, file=sys.stderr, flush=True)
             results += [middle(found) for found in runs.values()]
     write_table(

@@ -15,7 +15,8 @@ HEAD = """# What the load client can do
 speak on one tick of 10 ms, the worst case of a decode batch. The same shape for every client: 64 ids in, 64 tokens out, one token a
 chunk. An error is |what the client reports - what the server's stamps give|; for TTFT the server's clock starts when it has read the
 request, so its own queue is in every client's error, the bare reader's too: that one is the floor. CPU seconds are the client's own
-beyond its start (this client: reading the streams afterwards included). Repeat: `make bench-client`.
+beyond its start (this client: reading the streams afterwards included). "Event loop alone" is this client with its HTTP parser taken
+out and without reading the streams: what uvloop and the kernel cost, below which no client on this loop can be. Repeat: `make bench-client`.
 """
 
 
