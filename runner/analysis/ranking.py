@@ -44,7 +44,7 @@ def candidates(
             column = state.column(arm.name)
             if state.result is None or column is None:
                 continue
-            ratio = float(adjusted_ratios(state.result)[0, column])
+            ratio = float(adjusted_ratios(state.result, state.rules)[0, column])
             if np.isfinite(ratio):
                 effects.append(state.percent(ratio) / state.margin_pct)
         scored.append((arm.name, float(np.mean(effects))))

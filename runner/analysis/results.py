@@ -62,7 +62,7 @@ def hypothesis_result(group: Group, arm: str, launches: Sequence[LaunchRecord]) 
         effect_pct=group.percent(estimate),
         low_pct=bounds[0],
         high_pct=bounds[1],
-        effect_adjusted_pct=group.percent(float(adjusted_ratios(result)[0, column])),
+        effect_adjusted_pct=group.percent(float(adjusted_ratios(result, group.rules)[0, column])),
         launches=counted,
         baseline_launches=base,
         margin_pct=group.margin_pct,

@@ -14,8 +14,10 @@ from scipy.special import fdtrc, gammaincinv
 from runner.analysis.blockfit import Fit
 
 Array = NDArray[np.float64]
-BETWEEN_STUDIES = 10.0
-CLEARLY = 0.05
+BETWEEN_STUDIES = 6.0
+# A study noisier than its floor at this one-sided level does not use the floor: cheap when wrong, since then its own launches
+# speak, and it keeps a floor from a quieter day from making false differences.
+CLEARLY = 0.25
 ARM_CLEARLY = 0.01
 FEW_DF = 6.0
 

@@ -173,7 +173,7 @@ def simulate(cell: Cell, studies: int, seed: int = 1) -> Outcome:
         launches=mask[:, :, 1:].sum(axis=1),
         baseline_launches=mask[:, :, 0].sum(axis=1),
         estimate=result.last.estimate,
-        adjusted=adjusted_ratios(result),
+        adjusted=adjusted_ratios(result, rules),
         low=result.low,
         high=result.high,
         bimodal=gap > 0,
