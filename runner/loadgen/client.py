@@ -181,7 +181,7 @@ class Drive:
         if connection is None or not connection.alive:
             task = asyncio.ensure_future(self._dispatch_new(exchange, data))
             self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            task.add_done_callback(self._opened)
             return
         self._open[connection] = exchange
         if connection.served:
@@ -190,6 +190,11 @@ class Drive:
         if not exchange.retried:
             self._out.lags_ns.append(exchange.sent - exchange.due)
 
+    def _opened(self, task: "asyncio.Task[None]") -> None:
+        """The exchange may have ended before this is called; then nobody else looks whether it was the last."""
+        self._opening.discard(task)
+        self._maybe_finish()
+
     async def _dispatch_new(self, exchange: Exchange, data: bytes) -> None:
         try:
             connection = await self._connect()
@@ -197,9 +202,6 @@ class Drive:
             exchange.ended = monotonic_ns()
             what = "timed out" if isinstance(error, TimeoutError) else (error.strerror or str(error))
             exchange.error = f"could not connect: {what}"
-            task = asyncio.current_task()
-            if task is not None:
-                self._opening.discard(task)
             # Another turn of the loop, so that a server that is gone cannot make this recurse.
             asyncio.get_running_loop().call_later(0.02, self._unreachable, exchange)
             self._settling += 1
