@@ -99,7 +99,7 @@ def measure(ground: Ground, study: OpenStudy, executor: Executor, stop: StopRequ
     scheduler = Scheduler(plan, settings.protocol, noise, unmeasured(ground, plan))
     if night is not None:
         night.restore(scheduler)
-    scheduler.restore(study.records)
+    scheduler.restore(study.records, study.entries)
     listener = Shown(settings.execution.quiet, scheduler, plan)
     listener.begin(study, ground)
     order = NodeOrder(study=study.paths.name, engine=engine_spec(ground), node=settings.node, lock_dir=settings.execution.lock_dir)

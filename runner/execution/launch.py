@@ -169,9 +169,10 @@ def _profile(
 
 def _phase_order(job: LaunchJob, name: str, index: int, url: str, pid: int | None, facts: NodeFacts) -> PhaseOrder:
     """Prompts depend on (workload seed, block, phase) alone: the same for every arm of a block, new in the next block."""
+    phase = job.workload.phases[name]
     return PhaseOrder(
         name=name,
-        phase=job.workload.phases[name],
+        phase=phase.model_copy(update={"slo": phase.slo or job.workload.slo}),
         url=url,
         model=job.order.model,
         seed=job.workload.seed,

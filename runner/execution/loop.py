@@ -90,6 +90,9 @@ class StudyLoop:
 
     def run(self, handles: list[NodeHandle]) -> None:
         """Raises KeyboardInterrupt when asked to stop, UserError when the baseline cannot serve, NotFinished when no node is left."""
+        self.scheduler.opened = lambda block: self.study.journal.append(
+            "block_opened", block=block.index, arms=block.arms, purpose=block.purpose
+        )
         for handle in handles:
             self._nodes[self._unique(handle.name)] = _Node(handle)
         boots = {node.handle.describe().boot_id for node in self._nodes.values()}

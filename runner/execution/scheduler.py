@@ -2,8 +2,9 @@
 
 A block belongs to one node from its first launch to its last. After a resume, unfinished blocks are taken up first."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from runner.analysis.next_block import NextBlock, next_block
 from runner.analysis.noise import NoiseFloor
@@ -52,6 +53,8 @@ class Scheduler:
         self._unmeasured = list(unmeasured)
         self._running: dict[str, Slot] = {}
         self._abandoned: set[int] = set()
+        self.opened: Callable[[Block], object] = lambda block: None
+        """Called when a block is opened, before its first launch: the journal keeps which arms it was opened with."""
 
     @property
     def spent_gpu_minutes(self) -> float:
@@ -66,8 +69,12 @@ class Scheduler:
         coming = max(0, self.protocol.min_blocks - len([block for block in live if block.purpose != "confirm"])) * len(open_arms)
         return len(self.launches) + waiting + coming + len(self._unmeasured)
 
-    def restore(self, records: Sequence[LaunchRecord]) -> None:
-        """Takes over what an earlier driver finished. Interrupted launches are made again under the same name."""
+    def restore(self, records: Sequence[LaunchRecord], entries: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Takes over what an earlier driver finished: its launches and, from the journal's entries, the arms that each block was
+        opened with. Interrupted launches are made again under the same name."""
+        for entry in entries:
+            if entry.get("kind") == "block_opened":
+                self.blocks[entry["block"]] = Block(entry["block"], list(entry["arms"]), None, entry["purpose"])
         for record in records:
             if record.outcome == "interrupted":
                 continue
@@ -139,7 +146,10 @@ class Scheduler:
         arms = [arm for arm in planned if arm in step.arms] or list(step.arms)
         self.blocks[index] = Block(index, arms, node, "confirm" if step.confirm else "noise" if self._is_noise() else "measure")
         slot = self._next_in(self.blocks[index])
-        return None if slot is None else self._start(slot, node)
+        if slot is None:
+            return None
+        self.opened(self.blocks[index])
+        return self._start(slot, node)
 
     def _is_noise(self) -> bool:
         return len({arm.configuration_hash for arm in self.plan.arms}) == 1 and len(self.plan.arms) > 1

@@ -8,6 +8,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from runner.errors import NodeBusy, UserError, choices
+from runner.execution.revision import code_revision
 from runner.records.files import read_json, write_json
 from runner.records.journal import Journal, launches, read_journal
 from runner.records.paths import RootPaths, StudyPaths, safe_name
@@ -84,7 +85,8 @@ def _begin(paths: StudyPaths, plan: Plan, config: Mapping[str, Any], replaced: s
     write_json(paths.plan, plan.model_dump(mode="json", by_alias=True))
     write_json(paths.config, dict(config))
     journal = Journal(paths.journal)
-    journal.append("study_started", study=paths.name, experiment=plan.experiment, identity=plan.identity)
+    revision = code_revision()
+    journal.append("study_started", study=paths.name, experiment=plan.experiment, identity=plan.identity, code_revision=revision)
     return OpenStudy(paths, plan, journal, lock, (), (), resumed=False, replaced=replaced)
 
 
@@ -93,7 +95,7 @@ def _continue(paths: StudyPaths, plan: Plan) -> OpenStudy:
     journal = Journal(paths.journal)
     entries = read_journal(paths.journal)
     records = launches(entries)
-    journal.append("study_resumed", study=paths.name, launches=len(records), torn=journal.torn)
+    journal.append("study_resumed", study=paths.name, launches=len(records), torn=journal.torn, code_revision=code_revision())
     return OpenStudy(paths, plan, journal, lock, tuple(records), tuple(entries), resumed=True, torn=journal.torn)
 
 

@@ -4,7 +4,6 @@ The same class runs in this process (inline) or as a Ray actor; it knows of neit
 
 import queue
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,17 +111,3 @@ class NodeWorker:
             self._owner.close()
             self._owner = None
         self._lock.release()
-
-
-def code_revision(folder: Path) -> str:
-    """The runner's git revision, with `+` when the tree is changed; '' outside a checkout."""
-    try:
-        head = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-        changed = subprocess.run(
-            ["git", "-C", str(folder), "status", "--porcelain", "-uno"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "") if head.returncode == 0 else ""

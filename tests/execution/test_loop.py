@@ -16,6 +16,7 @@ from runner.execution.study import OpenStudy, open_study
 from runner.loadgen.base import ClientBroken
 from runner.records.journal import launches, read_journal
 from runner.records.paths import RootPaths
+from runner.records.schema import Evidence
 from runner.spec.engine import EngineSpec
 from runner.spec.model import ModelSpec
 from runner.spec.node import NodeSpec
@@ -50,7 +51,7 @@ def run(
     """One driver's life over the study in `root`."""
     study = open_study(RootPaths(root), small_plan(), name="mine", new=False, config={})
     scheduler, listener = Scheduler(study.plan, protocol, None, unmeasured), Silent()
-    scheduler.restore(study.records)
+    scheduler.restore(study.records, study.entries)
     made = recipe(protocol)
     order = NodeOrder(study="mine", engine=made.engine, node=NODE)
     loop = StudyLoop(study, made, scheduler, FakeExecutor(nodes, spare), order, listener, stop or (lambda: False))
@@ -219,3 +220,21 @@ def test_unmeasured_launches_come_first_and_carry_no_phase(tmp_path: Path) -> No
     assert [(job.purpose, job.order.arm) for job in node.jobs[:3]] == [("smoke", "baseline"), ("screen", "fast"), ("prime", "slow")]
     assert node.jobs[0].phases == () and node.jobs[1].phases == () and node.jobs[2].phases == ("decode_c1",)
     assert all(job.purpose == "measure" for job in node.jobs[3:])
+
+
+def test_an_arm_that_was_closed_before_the_driver_died_is_not_launched_again(tmp_path: Path) -> None:
+    """Seen on a real node: the second driver took up a half block and launched an INERT arm again in it."""
+    contradicted = (Evidence(factor="speed", level="slow", grade="contradicted", proof="no such module"),)
+    stopped = threading.Event()
+
+    def behaviour(job: LaunchJob, number: int) -> dict[str, Any]:
+        if number == 4:
+            stopped.set()
+        return {"evidence": contradicted} if job.order.arm == "slow" else {}
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, [FakeNode("a", behaviour)], stop=stopped.is_set)
+    second = FakeNode("a", behaviour)
+    _, scheduler, _ = run(tmp_path, [second])
+    assert scheduler.closed["slow"].startswith("inert")
+    assert [job.order.launch for job in second.jobs if job.order.arm == "slow"] == []

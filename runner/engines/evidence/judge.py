@@ -82,6 +82,8 @@ def engine_choice(factor: FactorSpec, sources: Sources, engine_version: str) -> 
     """The level that the engine chose by itself and where it says so, or None. Read from `engine_chose` markers and from the
     overrides that newer versions list in /server_info."""
     rules = [rule for rule in factor.evidence if _version_applies(rule, engine_version)]
+    if _first("engine_withdrew", rules, sources) is not None:
+        return None
     found = _first("engine_chose", rules, sources)
     override = _override(factor, sources)
     if found is None and override is None:

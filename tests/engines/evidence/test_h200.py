@@ -133,3 +133,18 @@ def test_fair_arms_and_unfair_ones() -> None:
     assert [sentence.split(":")[0] for sentence in unfair(small, views["base1"])] == ["max_total_num_tokens", "graph_batch_sizes_decode"]
     missing = {name: value for name, value in views["base1"].items() if name != "max_running_requests"}
     assert unfair(missing, views["base1"]) == ("max_running_requests: not shown, baseline 4096",)
+
+
+def test_what_the_engine_took_back_is_off_and_chosen_by_nobody() -> None:
+    """From a server that was told to keep fusion off: it logs `Auto-enabling` and takes it back in the next line."""
+    log, info = H200 / "enforced_off.server.log", H200 / "enforced_off.server_info.json"
+    found = evidence_files(factor("allreduce_fusion"), "off", log, info, PROBE)
+    assert found["grade"] == "observed" and "forcibly disabled" in found["proof"] and found["engine_chose"] is None
+
+
+def test_without_the_line_that_takes_it_back_the_choice_stands(tmp_path: Path) -> None:
+    lines = (H200 / "enforced_off.server.log").read_text().splitlines(keepends=True)
+    cut = tmp_path / "server.log"
+    cut.write_text("".join(line for line in lines if "forcibly disabled" not in line))
+    found = evidence_files(factor("allreduce_fusion"), "off", cut, H200 / "base1.server_info.json")
+    assert found["grade"] == "contradicted" and found["engine_chose"] == "auto"
