@@ -1,0 +1,138 @@
+"""`make chaos`: a seeded campaign of tiny studies, each disturbed at a random instant, then resumed and compared with an undisturbed
+one. SIMULATED engine. `python -m tests.bench.chaos [studies=100] [seed=1]`; the table is also written to output/chaos.md."""
+
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench.chaos_events import EVENTS, Event, Verdict
+from tests.bench.chaos_study import ChaosStudy, Result
+
+OUTPUT = Path(__file__).parent / "output" / "chaos.md"
+
+
+class Undisturbed:
+    """Results of studies that nothing disturbs, one for each configuration, made when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[tuple[str, ...], tuple[Result, float]] = {}
+
+    def of(self, words: Sequence[str]) -> tuple[Result, float]:
+        """The result, and how many seconds it took. Raises RuntimeError when even that study does not end well."""
+        key = tuple(word for word in words if not word.startswith("tracking."))
+        if key not in self._known:
+            study = ChaosStudy(self._folder / f"undisturbed-{len(self._known)}", list(key))
+            try:
+                began = time.monotonic()
+                study.start()
+                code = study.wait()
+                took = time.monotonic() - began
+                left, _ = study.left_after(10.0)
+                if code not in (0, 3) or left:
+                    raise RuntimeError(f"the undisturbed study {key} ended with {code}, left {left}\n{study.output[-2000:]}")
+                self._known[key] = study.result(), took
+            finally:
+                study.end()
+        return self._known[key]
+
+
+def one(event: Event, number: int, seed: int, folder: Path, undisturbed: Undisturbed) -> Verdict:
+    """Disturbs one study, resumes it, judges it."""
+    rng = random.Random(f"{seed}/{number}/{event.name}")
+    began = time.monotonic()
+    expected, length = undisturbed.of(event.words)
+    study = ChaosStudy(folder / f"{number:03d}", list(event.words), ray=event.ray)
+    verdict = Verdict(number=number, event=event.name, ray=event.ray)
+    try:
+        with event.around(study, verdict):
+            event.disturb(study, rng, rng.uniform(0.15, 0.95) * (length + (10.0 if event.ray else 0.0)), verdict)
+            if not verdict.problems:
+                verdict.left, verdict.gone_s = study.left_after(event.gone_s)
+                verdict.problems += [f"left behind: {line}" for line in verdict.left]
+        for _ in range(4):
+            if verdict.code in (0, 3):
+                break
+            study.start()
+            verdict.code = study.wait()
+            verdict.resumes += 1
+        if verdict.code not in (0, 3):
+            verdict.problems.append(f"not finished after {verdict.resumes} resumes: exit code {verdict.code}")
+        else:
+            verdict.problems += study.problems(expected)
+        left, _ = study.left_after(10.0)
+        verdict.problems += [f"left at the end: {line}" for line in left]
+    except Exception as error:
+        verdict.problems.append(f"{type(error).__name__}: {error}")
+    finally:
+        study.end()
+    verdict.seconds = time.monotonic() - began
+    if verdict.problems:
+        print(study.output[-3000:], file=sys.stderr)
+    else:
+        shutil.rmtree(study.folder, ignore_errors=True)
+    return verdict
+
+
+def campaign(events: Sequence[Event], seed: int, folder: Path) -> list[Verdict]:
+    undisturbed = Undisturbed(folder)
+    verdicts = []
+    for number, event in enumerate(events):
+        verdict = one(event, number, seed, folder, undisturbed)
+        verdicts.append(verdict)
+        print(verdict.line(), flush=True)
+    return verdicts
+
+
+def chosen(studies: int, seed: int) -> list[Event]:
+    """Each event at least once, then more of them by their weight."""
+    rng = random.Random(seed)
+    events = list(EVENTS)
+    more = rng.choices(EVENTS, [event.weight for event in EVENTS], k=max(0, studies - len(events)))
+    return (events + more)[:studies]
+
+
+def table(verdicts: Sequence[Verdict], seed: int) -> str:
+    names = list(dict.fromkeys((verdict.event, verdict.ray) for verdict in verdicts))
+    lines = [
+        f"SIMULATED engine, {len(verdicts)} studies, seed {seed}. Judged by a walk of /proc and by the records.",
+        "",
+        "| event | executor | studies | as undisturbed | resumes | last process gone, s (max) | exit codes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, ray in names:
+        some = [verdict for verdict in verdicts if (verdict.event, verdict.ray) == (name, ray)]
+        good = sum(not verdict.problems for verdict in some)
+        codes = ", ".join(sorted({str(verdict.first_code) for verdict in some}))
+        slowest = max(verdict.gone_s for verdict in some)
+        lines.append(
+            f"| {name} | {'ray' if ray else 'inline'} | {len(some)} | {good} | {sum(v.resumes for v in some)} | {slowest:.1f} | {codes} |"
+        )
+    lines += ["", f"{sum(not verdict.problems for verdict in verdicts)} of {len(verdicts)} as undisturbed."]
+    for verdict in verdicts:
+        lines += [f"- study {verdict.number}, {verdict.event}: {problem}" for problem in verdict.problems]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    given = dict(word.split("=", 1) for word in sys.argv[1:])
+    seed = int(given.get("seed", "1"))
+    events = chosen(int(given.get("studies", "100")), seed)
+    if "only" in given:
+        events = [event for event in EVENTS if given["only"] in event.name] * int(given.get("times", "1"))
+    with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
+        verdicts = campaign(events, seed, Path(folder))
+    text = table(verdicts, seed)
+    print(text)
+    if "only" not in given:
+        OUTPUT.parent.mkdir(exist_ok=True)
+        OUTPUT.write_text(text)
+    return 0 if all(not verdict.problems for verdict in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
