@@ -345,6 +345,9 @@ class GuardedOwner:
         self._watcher.join(timeout=10)
         if channel is not None:
             channel.close()
+        # Guard and keepers hold the node lock: who closes must find the node free afterwards.
+        guard = process.look(self.guard_pid) if self.guard_pid is not None else None
+        process.wait_until_gone([seen for seen in (guard, *(child.keeper for child in left)) if seen is not None], 5.0)
         if not any(child.tree() for child in left):
             self.ledger.close()
         for number in (self._wake_read, self._wake_write):

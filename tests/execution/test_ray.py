@@ -1,0 +1,64 @@
+"""What only the Ray executor has: clusters that are not there, machines that are too small, and the death of its processes."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from runner.errors import UserError
+from runner.execution.executor import NodeLost
+from runner.execution.ray_executor import RayExecutor
+from runner.spec.study import RaySpec
+from tests.execution.conftest import wait_for_none
+from tests.execution.launching import launch_job, node_order
+
+
+def test_an_address_where_nothing_answers_is_refused_at_once() -> None:
+    with pytest.raises(UserError, match="nothing answers there"):
+        RayExecutor(RaySpec(address="127.0.0.1:9"), gpus=1, pretend_gpus=True)
+
+
+def test_a_word_that_is_no_address_is_refused() -> None:
+    with pytest.raises(UserError, match="give host:port"):
+        RayExecutor(RaySpec(address="auto"), gpus=1, pretend_gpus=True)
+
+
+def test_more_gpus_than_any_machine_has_is_refused_not_waited_for(ray_head: str, tmp_path: Path) -> None:
+    executor = RayExecutor(RaySpec(address=ray_head), gpus=8, pretend_gpus=True)
+    try:
+        with pytest.raises(UserError, match=r"needs 8 GPUs on one machine; this cluster's machines have \[1\]"):
+            executor.open(node_order(tmp_path / "lock"), None)
+    finally:
+        executor.close()
+
+
+def test_a_killed_actor_is_a_lost_node_that_leaves_nothing_and_can_be_replaced(ray_head: str, tmp_path: Path) -> None:
+    executor = RayExecutor(RaySpec(address=ray_head), gpus=1, pretend_gpus=True)
+    try:
+        order = node_order(tmp_path / "lock")
+        (node,) = executor.open(order, None)
+        events = node.launch(launch_job(tmp_path, load_s=60))
+        assert next(events).kind == "stage"
+        pid = _holder(tmp_path)
+        threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+        with pytest.raises(NodeLost):
+            list(events)
+        node.abort()
+        assert wait_for_none(tmp_path) == []
+        replacement = executor.replace(order)
+        assert replacement is not None
+        record = list(replacement.launch(launch_job(tmp_path, "b01-p00-baseline")))[-1].record
+        assert record is not None and record.outcome == "ok"
+    finally:
+        executor.close()
+    assert wait_for_none(tmp_path) == []
+
+
+def _holder(folder: Path) -> int:
+    """The pid in the node lock: the actor's."""
+    import json
+
+    (lock,) = (folder / "lock").rglob("node.lock")
+    return int(json.loads(lock.read_text())["pid"])
