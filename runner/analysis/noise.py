@@ -71,8 +71,9 @@ class NoiseFloor(Strict):
 
 
 def noise_floor(launches: Sequence[LaunchRecord]) -> NoiseFloor:
-    """From A/A launches (purpose `noise` or `measure`). Records of several arms are allowed only if all arms are equal by
-    intent; each arm is centred by itself. Invalid phases are left out. No launch gives an empty floor."""
+    """From A/A launches (purpose `noise` or `measure`). Launches of purpose `noise` are one and the same configuration whatever
+    they are called, so they share one mean; of other purposes each arm is centred by itself. Invalid phases are left out. No launch
+    gives an empty floor."""
     taken = [launch for launch in ordered(launches) if launch.purpose in MEASURING and launch.outcome == "ok"]
     series: dict[tuple[str, str], list[tuple[int, str, float]]] = {}
     within: dict[tuple[str, str], list[float]] = {}
@@ -87,7 +88,7 @@ def noise_floor(launches: Sequence[LaunchRecord]) -> NoiseFloor:
             for metric, percent in phase.within_pct.items():
                 within.setdefault((phase.phase, metric), []).append(percent / 100)
         for key, logs in seen.items():
-            series.setdefault(key, []).append((index, launch.arm, float(np.mean(logs))))
+            series.setdefault(key, []).append((index, "A/A" if launch.purpose == "noise" else launch.arm, float(np.mean(logs))))
             if len(logs) > 1:
                 within.setdefault(key, []).append(float(np.std(logs, ddof=1)))
     entries = tuple(_entry(key, rows, within.get(key, [])) for key, rows in series.items())
