@@ -95,8 +95,8 @@ class StudyLoop:
         )
         for handle in handles:
             self._nodes[self._unique(handle.name)] = _Node(handle)
-        boots = {node.handle.describe().boot_id for node in self._nodes.values()}
-        for block in self.scheduler.abandon_foreign(boots):
+        self.scheduler.boots.update({name: node.handle.describe().boot_id for name, node in self._nodes.items()})
+        for block in self.scheduler.abandon_foreign(set(self.scheduler.boots.values())):
             self._note(f"block {block} was begun on another machine or before a reboot; its open arms go into a new block")
         try:
             while True:
@@ -214,7 +214,9 @@ class StudyLoop:
             del self._nodes[name]
             replacement = self.executor.replace(self.node_order)
             if replacement is not None:
-                self._nodes[self._unique(replacement.name)] = _Node(replacement)
+                unique = self._unique(replacement.name)
+                self._nodes[unique] = _Node(replacement)
+                self.scheduler.boots[unique] = replacement.describe().boot_id
                 self._note(f"node {replacement.name} takes its place")
             if not self._nodes:
                 raise NotFinished(f"node {name} was lost and none is left: {error}; start the same command again") from error

@@ -38,6 +38,7 @@ class Block:
     asked_for: bool = False  # by somebody else than the looks: arms that are decided are launched all the same
     done: set[str] = field(default_factory=set)
     attempts: dict[str, int] = field(default_factory=dict)
+    boot: str | None = None  # of the machine that began it, in an earlier driver's life
 
 
 class Scheduler:
@@ -53,6 +54,8 @@ class Scheduler:
         self._unmeasured = list(unmeasured)
         self._running: dict[str, Slot] = {}
         self._abandoned: set[int] = set()
+        self._tries: dict[tuple[str, Purpose], int] = {}
+        self.boots: dict[str, str] = {}  # boot id by node name, as far as the loop has said
         self.opened: Callable[[Block], object] = lambda block: None
         """Called when a block is opened, before its first launch: the journal keeps which arms it was opened with."""
 
@@ -74,13 +77,14 @@ class Scheduler:
         opened with. Interrupted launches are made again under the same name."""
         for entry in entries:
             if entry.get("kind") == "block_opened":
-                self.blocks[entry["block"]] = Block(entry["block"], list(entry["arms"]), None, entry["purpose"])
+                self.blocks[entry["block"]] = Block(entry["block"], list(entry["arms"]), purpose=entry["purpose"])
         for record in records:
             if record.outcome == "interrupted":
                 continue
             slot = Slot(record.block, record.position, record.arm, record.attempt, record.purpose)
             if record.purpose in ("measure", "confirm", "noise"):
-                block = self.blocks.setdefault(record.block, Block(record.block, self._order(record.block), None, record.purpose))
+                block = self.blocks.setdefault(record.block, Block(record.block, self._order(record.block), purpose=record.purpose))
+                block.boot = record.boot_id
                 if record.arm not in block.arms:
                     block.arms.append(record.arm)
             self._account(slot, record)
@@ -93,7 +97,7 @@ class Scheduler:
             arm, purpose = self._unmeasured.pop(0)
             if arm in self.closed:
                 return self.take(node)
-            return self._start(Slot(0, 0, arm, 1, purpose), node)
+            return self._start(Slot(0, 0, arm, self._tries.get((arm, purpose), 0) + 1, purpose), node)
         if any(slot.purpose in ("smoke", "prime", "screen") for slot in self._running.values()):
             return None
         for block in self._blocks_of(node):
@@ -106,7 +110,9 @@ class Scheduler:
         return self._open_block(node)
 
     def _blocks_of(self, node: str) -> list[Block]:
-        return [block for block in sorted(self.blocks.values(), key=lambda b: b.index) if block.node in (None, node)]
+        boot = self.boots.get(node)
+        blocks = sorted(self.blocks.values(), key=lambda block: block.index)
+        return [block for block in blocks if block.node in (None, node) and (boot is None or block.boot in (None, boot))]
 
     def _next_in(self, block: Block) -> Slot | None:
         if block.index in self._abandoned:
@@ -194,6 +200,8 @@ class Scheduler:
         block = self.blocks.get(slot.block) if slot.purpose in ("measure", "confirm", "noise") else None
         if block is not None:
             block.attempts[slot.arm] = max(block.attempts.get(slot.arm, 0), slot.attempt)
+        else:
+            self._tries[slot.arm, slot.purpose] = slot.attempt
         if record.outcome == "ok" or record.outcome == "invalid":
             if block is not None:
                 block.done.add(slot.arm)

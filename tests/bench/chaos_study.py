@@ -26,13 +26,14 @@ grid: {mscclpp: ["off", "on"]}
 baseline: {mscclpp: "off"}
 phases: [decode_c1]
 engine:
-  simulation: {load_s: 0.05, time_scale: 0.02}
+  simulation: {load_s: 0.05, time_scale: 0.15}
   deadlines: {bind_s: 5, distributed_s: 2, weights_s: 2, graphs_s: 2, warmup_s: 2, silent_s: 3, drain_s: 0.5, terminate_s: 1}
 workload:
-  phases: {decode_c1: {requests: 6, input: {value: 32}, output: {value: 16}, seconds: 0.3, warmup_seconds: 0.1}}
+  phases: {decode_c1: {requests: 8, input: {value: 32}, output: {value: 16}, seconds: 0.3, warmup_seconds: 0.1}}
 protocol:
   confirm: false
   screen: false
+  phase_scale: 1.0
   fingerprint_prompts: 0
   limits: {dispatch_lag_p99_ms: 10000, loop_stall_ms: 10000, client_cpu_share: 100, littles_law_residual: 10}
 """

@@ -238,3 +238,28 @@ def test_an_arm_that_was_closed_before_the_driver_died_is_not_launched_again(tmp
     _, scheduler, _ = run(tmp_path, [second])
     assert scheduler.closed["slow"].startswith("inert")
     assert [job.order.launch for job in second.jobs if job.order.arm == "slow"] == []
+
+
+def test_an_unmeasured_launch_is_repeated_as_often_as_allowed_and_no_more(tmp_path: Path) -> None:
+    node = FakeNode("a", lambda job, n: failed("nccl_timeout", "once") if job.purpose == "screen" else {})
+    run(tmp_path, [node], unmeasured=[("fast", "screen")])
+    screens = [job for job in node.jobs if job.purpose == "screen"]
+    assert [job.attempt for job in screens] == [1, 2]
+    assert len({job.order.launch for job in screens}) == 2, "each try has its own record"
+
+
+def test_after_a_resume_a_block_stays_with_the_machine_that_began_it(tmp_path: Path) -> None:
+    stopped = threading.Event()
+
+    def behaviour(job: LaunchJob, number: int) -> dict[str, Any]:
+        if job.order.block == 0 and number == 1:
+            stopped.set()
+        return {}
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, [FakeNode("a", behaviour), FakeNode("b")], stop=stopped.is_set)
+    study, _, _ = run(tmp_path, [FakeNode("b"), FakeNode("a")])
+    hosts: dict[int, set[str]] = {}
+    for record in launches(read_journal(study.paths.journal)):
+        hosts.setdefault(record.block, set()).add(record.host)
+    assert all(len(names) == 1 for names in hosts.values()), hosts

@@ -42,11 +42,16 @@ class Diagnosis(Strict):
             line=self.line,
             cause=self.cause,
             remedy=self.remedy,
-            retry=self.retry,
+            retry="once" if self.retry == "no" and self._thin else self.retry,
             refused_at=refused_at,
             stage=stage,
             exit_code=exit_code,
         )
+
+    @property
+    def _thin(self) -> bool:
+        """A guess must not close an arm at the first try: a kill from outside leaves no word either."""
+        return self.confidence < (0.7 if self.kind == "os_oom_killer" else 0.5)
 
     def json(self) -> dict[str, Any]:  # type: ignore[override]
         """The object that `action=diagnose` prints."""
