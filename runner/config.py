@@ -55,6 +55,7 @@ class Settings(Strict):
     factor: FactorSpec | None = None
     level: str | None = None
     context: dict[str, Any] = Field(default_factory=dict)
+    regrade: bool = Field(default=False, description="action=report: grade evidence again from the saved logs")
     at: str | None = None
     install: bool = False
 

@@ -16,7 +16,7 @@ def perform(settings: Settings, overrides: list[str]) -> int:
 
     paths = named_study(root_of(settings), settings.study.name, settings.study.experiment)
     protocol = Protocol.model_validate(read_json(paths.config)["protocol"]) if paths.config.exists() else settings.protocol
-    plan, records, decision = decide(paths, protocol)
+    plan, records, decision = decide(paths, protocol, regrade=settings.regrade)
     write_report(paths, decision, plan, records)
     if settings.json_output:
         print(json.dumps(decision.model_dump(mode="json", by_alias=True)))

@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from runner.tracking.launcher import TrackingProcess
 
 
-def decide(paths: StudyPaths, protocol: Protocol, noise: Any = None) -> tuple[Plan, list[LaunchRecord], Decision]:
+def decide(paths: StudyPaths, protocol: Protocol, noise: Any = None, regrade: bool = False) -> tuple[Plan, list[LaunchRecord], Decision]:
     """Judges the study's records and writes decision.json. Raises UserError when the records are damaged."""
     from runner.analysis.judge import judge
 
     plan = Plan.model_validate(read_json(paths.plan))
     entries = read_journal(paths.journal)
     records = launches(entries)
+    if regrade:
+        from runner.actions.regrade import regraded
+
+        records = regraded(paths, records, entries)
     finished = any(entry["kind"] == "study_finished" for entry in entries)
     decision = judge(plan, records, protocol, noise=noise, complete=finished)
     write_json(paths.decision, decision.model_dump(mode="json", by_alias=True))
