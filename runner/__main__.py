@@ -1,5 +1,6 @@
 """`python -m runner [action=...] +experiment=NAME [key=value ...]`: Hydra's grammar in, one exit code out."""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,9 @@ def _command(config: DictConfig) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader (`| head`) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _prefix(error: RunnerError) -> str:

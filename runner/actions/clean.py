@@ -13,4 +13,4 @@ def perform(settings: Settings, overrides: list[str]) -> int:
     folder = Path(settings.execution.lock_dir) if settings.execution.lock_dir else default_lock_folder()
     report = clean(folder)
     print(json.dumps(report.model_dump(mode="json")) if settings.json_output else str(report))
-    return 0
+    return 0 if report.clean else 1

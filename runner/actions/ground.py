@@ -135,7 +135,7 @@ def make_plan(ground: Ground, study: str = "", with_engine: bool = True) -> Plan
     """The plan of these settings on this ground."""
     from runner.planning.build import build_plan
 
-    return build_plan(
+    plan = build_plan(
         ground.settings,
         engine_kind=ground.kind,
         engine_version=ground.version,
@@ -146,3 +146,15 @@ def make_plan(ground: Ground, study: str = "", with_engine: bool = True) -> Plan
         noise=node_file(ground, "noise_floor.json"),
         study=study,
     )
+    manifest = model_manifest(ground)
+    return plan.model_copy(update={"identity": plan.identity | manifest}) if manifest else plan
+
+
+def model_manifest(ground: Ground) -> dict[str, str]:
+    """A hash over the model's files for a real engine, so that a study is never continued with other weights."""
+    path = ground.settings.model.path
+    if ground.kind not in ("sglang", "container") or path is None or ground.identity is None:
+        return {}
+    from runner.engines.modelfolder import model_folder
+
+    return {"model_files": model_folder(ground.settings.model).manifest}

@@ -110,6 +110,8 @@ def _print_narrow(console: "Console", decision: Decision, keys: list[tuple[str, 
         right = Text.assemble("  ", _word(f"{word:<10}", word), f"  {words.evidence_word(arm):<12}  n={_launches(arm)}")
         console.print(Text(f"{arm.name:<{left}}", style="bold"), end="" if len(arm.name) <= left else "\n", soft_wrap=True)
         console.print(right if len(arm.name) <= left else Text(" " * left) + right, no_wrap=True, crop=False)
+        if arm.status in ("REJECTED", "FAILED", "INERT"):
+            continue  # nothing was compared: the reason below says why
         for item in (found for key in keys if (found := words.find(arm, *key))):
             label = labels[(item.phase, item.metric)]
             line = Text.assemble(f"    {label:<26} ", _word(f"{item.verdict.lower():<10}", item.verdict), f"  {words.interval(item):>20}")
