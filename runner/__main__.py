@@ -1,5 +1,6 @@
 """`python -m runner [action=...] +experiment=NAME [key=value ...]`: Hydra's grammar in, one exit code out."""
 
+import errno
 import os
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from omegaconf import DictConfig
 from runner.actions.dispatch import perform
 from runner.config import config_folder, settings_from
 from runner.errors import RunnerError
+
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+"""The disk is full or no longer takes anything: not the program's mistake, and the study can be resumed."""
 
 
 @dataclass
@@ -38,6 +42,11 @@ def _command(config: DictConfig) -> int:
     except RunnerError as error:
         print(f"{_prefix(error)}: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        print(f"not finished: {error}; what was finished is kept: make room, then start the same command again", file=sys.stderr)
+        return 4
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -14,6 +14,7 @@ from typing import Any
 from runner.engines.base import Engine, LaunchFailed, Owner, Server
 from runner.engines.evidence import Sources, engine_chose, judge_evidence
 from runner.engines.evidence.resolved_view import resolved_view, unfair
+from runner.engines.guard import GuardBroken
 from runner.execution.job import Event, LaunchJob, NodeFacts
 from runner.execution.profiling import profile_launch
 from runner.execution.treatment import Overlays
@@ -84,6 +85,8 @@ def run_launch(
         _serve(job, engine, owner, load, facts, paths, state, stage, emit)
     except LaunchFailed as failed:
         _fail(state, failed)
+    except GuardBroken as broken:
+        raise ClientBroken(f"the guard of the node's processes: {broken}") from broken
     finally:
         if state.server is not None:
             stage("stop")

@@ -54,6 +54,7 @@ class Scheduler:
         self._unmeasured = list(unmeasured)
         self._running: dict[str, Slot] = {}
         self._abandoned: set[int] = set()
+        self._repaid: set[int] = set()  # abandoned blocks whose open arms went into a new block
         self._tries: dict[tuple[str, Purpose], int] = {}
         self.boots: dict[str, str] = {}  # boot id by node name, as far as the loop has said
         self.opened: Callable[[Block], object] = lambda block: None
@@ -135,9 +136,25 @@ class Scheduler:
         self.blocks[number] = Block(number, [*planned, *(arm for arm in arms if arm not in planned)], asked_for=True)
         return number
 
+    def _owed(self) -> list[str]:
+        """Arms that abandoned blocks still owe and that no later block was opened for; with the baseline to compare them with."""
+        owed: list[str] = []
+        for number in sorted(self._abandoned - self._repaid):
+            block = self.blocks[number]
+            self._repaid.add(number)
+            if block.purpose == "confirm":
+                continue  # a confirmation counts its own pairs and asks again
+            open_arms = [arm for arm in block.arms if arm not in block.done and not self._is_closed(arm, block)]
+            running = {slot.arm for slot in self._running.values() if slot.block == number}
+            owed += [arm for arm in open_arms if arm not in running and arm not in owed]
+        return [self.plan.baseline, *(arm for arm in owed if arm != self.plan.baseline)] if owed else []
+
     def _open_block(self, node: str) -> Slot | None:
         if self.finished:
             return None
+        owed = self._owed()
+        if owed:
+            return self._open(owed, node, "noise" if self._is_noise() else "measure")
         step: NextBlock = next_block(self.plan, self.launches, self.protocol, self.noise, self.spent_gpu_minutes)
         self.closed.update({arm: reason for arm, reason in step.closed.items() if arm not in self.closed})
         in_flight = [block for block in self.blocks.values() if self._next_in(block) is not None or self._is_running(block)]
@@ -148,9 +165,13 @@ class Scheduler:
         index = max(self.blocks, default=-1) + 1
         if in_flight and index - len(self._abandoned) >= self.protocol.min_blocks:
             return None  # a look comes after whole blocks; beyond the minimum one block is judged before the next is opened
+        return self._open(step.arms, node, "confirm" if step.confirm else "noise" if self._is_noise() else "measure")
+
+    def _open(self, wanted: Sequence[str], node: str, purpose: Purpose) -> Slot | None:
+        index = max(self.blocks, default=-1) + 1
         planned = self._order(index)
-        arms = [arm for arm in planned if arm in step.arms] or list(step.arms)
-        self.blocks[index] = Block(index, arms, node, "confirm" if step.confirm else "noise" if self._is_noise() else "measure")
+        arms = [arm for arm in planned if arm in wanted] or list(wanted)
+        self.blocks[index] = Block(index, arms, node, purpose)
         slot = self._next_in(self.blocks[index])
         if slot is None:
             return None

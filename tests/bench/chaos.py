@@ -66,6 +66,8 @@ def one(event: Event, number: int, seed: int, folder: Path, undisturbed: Undistu
             verdict.problems += study.problems(expected)
         left, _ = study.left_after(10.0)
         verdict.problems += [f"left at the end: {line}" for line in left]
+        if "Traceback (most recent call last)" in study.output:
+            verdict.problems.append("a traceback was shown")
     except Exception as error:
         verdict.problems.append(f"{type(error).__name__}: {error}")
     finally:

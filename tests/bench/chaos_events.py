@@ -90,7 +90,10 @@ def signals(*numbers: int, gap_s: float = 0.2, code: int | None = None) -> Distu
 
     def disturb(study: ChaosStudy, rng: random.Random, at: float, verdict: Verdict) -> None:
         driver = study.start()
-        sleep_while_alive(study, max(at, 1.7))  # before, Python's own handler is in place
+        deadline = time.monotonic() + 60
+        while not (study.paths / "journal.jsonl").exists() and driver.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)  # before, nothing is there yet that could be kept or freed
+        sleep_while_alive(study, at / 2)
         alive = driver.poll() is None
         settled = (study.paths / "decision.json").exists()
         for number in numbers:

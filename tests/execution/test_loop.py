@@ -186,6 +186,8 @@ def test_a_lost_node_is_replaced_and_its_block_is_not_mixed(tmp_path: Path) -> N
     assert all(len(names) == 1 for names in hosts.values()), hosts
     assert any("was lost" in note for note in listener.notes) and any("takes its place" in note for note in listener.notes)
     assert scheduler.finished
+    measured = Counter(record.arm for record in launches(read_journal(study.paths.journal)))
+    assert all(measured[arm] >= 3 for arm in ("baseline", "fast", "slow")), f"the lost launch was not made up for: {measured}"
 
 
 def test_the_last_node_lost_is_not_finished(tmp_path: Path) -> None:
