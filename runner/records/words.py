@@ -60,10 +60,16 @@ def interval(item: HypothesisResult) -> str:
     return f"{signed(item.effect_pct)} [{signed(item.low_pct)}, {signed(item.high_pct)}]"
 
 
-def evidence_word(arm: ArmResult) -> str:
-    """The weakest grade over the arm's factors, or `-`."""
-    grades = {item.grade for item in arm.evidence}
+def evidence_word(arm: ArmResult, baseline: Mapping[str, str]) -> str:
+    """The weakest grade over the factors in which the arm differs from the baseline's levels (the baseline itself: over all of
+    its own), or `-`."""
+    changed = {factor for factor, level in arm.levels.items() if baseline.get(factor) != level} or set(arm.levels)
+    grades = {item.grade for item in arm.evidence if item.factor in changed}
     return next((grade for grade in ("contradicted", "resolved", "observed") if grade in grades), "-")
+
+
+def baseline_levels(decision: Decision) -> Mapping[str, str]:
+    return next((arm.levels for arm in decision.arms if arm.name == decision.baseline), {})
 
 
 def phase_word(phase: str) -> str:

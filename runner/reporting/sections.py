@@ -79,7 +79,7 @@ def arm_rows(decision: Decision, launches: Sequence[LaunchRecord], study: StudyP
                 cells=tuple((words.interval(item), item.verdict) if item else ("", "") for item in found),
                 proofs=tuple(Proof(item, excerpt_of(study, own, item)) for item in arm.evidence),
                 reasons=tuple(_reasons(arm, own)),
-                evidence=words.evidence_word(arm),
+                evidence=words.evidence_word(arm, words.baseline_levels(decision)),
                 failure=failure_excerpt(study, failed) if failed is not None and arm.failed_launches else None,
             )
         )

@@ -94,7 +94,7 @@ def _wide(decision: Decision, keys: list[tuple[str, str]], title: str) -> "Table
             _plain(arm.name),
             _word(words.outcome(arm)),
             *(_plain(words.interval(item)) if item else "" for item in found),
-            words.evidence_word(arm),
+            words.evidence_word(arm, words.baseline_levels(decision)),
             _launches(arm),
         )
     return table
@@ -107,7 +107,9 @@ def _print_narrow(console: "Console", decision: Decision, keys: list[tuple[str, 
     left = max(16, min(max(len(arm.name) for arm in decision.arms), console.width - 44))
     for arm in words.ordered(decision):
         word = words.outcome(arm)
-        right = Text.assemble("  ", _word(f"{word:<10}", word), f"  {words.evidence_word(arm):<12}  n={_launches(arm)}")
+        right = Text.assemble(
+            "  ", _word(f"{word:<10}", word), f"  {words.evidence_word(arm, words.baseline_levels(decision)):<12}  n={_launches(arm)}"
+        )
         console.print(Text(f"{arm.name:<{left}}", style="bold"), end="" if len(arm.name) <= left else "\n", soft_wrap=True)
         console.print(right if len(arm.name) <= left else Text(" " * left) + right, no_wrap=True, crop=False)
         if arm.status in ("REJECTED", "FAILED", "INERT"):
@@ -136,7 +138,8 @@ def _launches(arm: ArmResult) -> str:
 
 def _explain(console: "Console", arm: ArmResult) -> None:
     """One line for an arm whose outcome needs a reason."""
-    reasons = [f"same as {arm.same_as}" if arm.same_as else "", arm.failure_class or "", arm.reason]
+    named = arm.failure_class if arm.failure_class and arm.failure_class not in arm.reason else ""
+    reasons = [f"same as {arm.same_as}" if arm.same_as and "same as" not in arm.reason else "", named, arm.reason]
     if arm.verdict in ("BETTER", "WORSE", "MIXED") and not arm.attributed:
         reasons.append("a factor is only resolved, not observed: the effect is real, but not shown to be the flag's doing")
     if arm.verdict == "UNRESOLVED":

@@ -37,7 +37,12 @@ def study_note(plan: Plan, decision: Decision | None, launches: int) -> str:
     length, arms = len("\n".join(lines)), words.ordered(decision)
     for index, arm in enumerate(arms):
         found = [words.find(arm, phase, metric) for phase, metric in keys]
-        cells = [_cell(arm.name), words.outcome(arm), *(words.interval(item) if item else "" for item in found), words.evidence_word(arm)]
+        cells = [
+            _cell(arm.name),
+            words.outcome(arm),
+            *(words.interval(item) if item else "" for item in found),
+            words.evidence_word(arm, plan.baseline_levels),
+        ]
         row = "| " + " | ".join([*cells, str(arm.launches)]) + " |"
         length += len(row) + 1
         if length > LIMIT - 120:

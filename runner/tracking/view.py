@@ -121,7 +121,7 @@ def _arm_run(
         **common,
         "status": result.status if result else "OPEN",
         "verdict": (result.verdict or "-") if result else "-",
-        "evidence": evidence_word(result) if result else "-",
+        "evidence": evidence_word(result, plan.baseline_levels) if result else "-",
         "launches": str(len([record for record in launches if record.outcome == "ok"])),
         "patches": ",".join(patches or arm.patches) or "none",
     }
