@@ -13,6 +13,7 @@ from runner.actions.settle import settle
 from runner.actions.signals import StopRequest
 from runner.config import Settings
 from runner.errors import NotFinished, RunnerError, UserError
+from runner.execution.disk import demand_room
 from runner.execution.executor import Executor
 from runner.execution.job import NodeOrder
 from runner.execution.loop import Recipe, StudyLoop
@@ -37,6 +38,7 @@ def perform(settings: Settings, overrides: list[str]) -> int:
     try:
         plan = make_plan(ground)
         agree(settings, plan)
+        demand_room(ground.root.studies, plan.estimate.launches)
         return run_study(ground, plan, executor, stop, overrides)
     finally:
         executor.close()

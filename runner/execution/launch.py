@@ -16,6 +16,7 @@ from runner.engines.evidence import Sources, engine_chose, judge_evidence
 from runner.engines.evidence.resolved_view import resolved_view, unfair
 from runner.engines.guard import GuardBroken
 from runner.execution.job import Event, LaunchJob, NodeFacts
+from runner.execution.logs import compress, set_aside
 from runner.execution.profiling import profile_launch
 from runner.execution.treatment import Overlays
 from runner.loadgen.base import ClientBroken, GuardOrder, LoadDriver, PhaseOrder
@@ -65,6 +66,7 @@ def run_launch(
     """Blocks until the server is gone again. Raises ClientBroken (nothing is concluded) and KeyboardInterrupt."""
     paths = LaunchPaths(Path(job.order.folder))
     paths.folder.mkdir(parents=True, exist_ok=True)
+    set_aside(paths.server_log)
     write_json(paths.order, job.order.model_dump(mode="json", by_alias=True))
     started = time.time()
     state = _State()
@@ -230,7 +232,7 @@ def _record(job: LaunchJob, facts: NodeFacts, paths: LaunchPaths, state: _State,
     order = job.order
     resolved = resolved_view(state.info) if state.info else {}
     if state.server is not None and state.server.log.exists():
-        state.artifacts["server_log"] = _relative(state.server.log, job)
+        state.artifacts["server_log"] = _relative(compress(state.server.log), job)
     command = state.server.command if state.server is not None else Command(argv=())
     if state.patches:
         command = command.model_copy(update={"patches": state.patches})

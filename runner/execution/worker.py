@@ -11,13 +11,15 @@ from pathlib import Path
 from runner.engines.base import Engine
 from runner.engines.environment import base_environment, cache_home, python_path
 from runner.engines.gpus import Gpus
-from runner.engines.guard import GuardedOwner
+from runner.engines.guard import GuardBroken, GuardedOwner
 from runner.engines.ledger import Ledger
 from runner.engines.locks import NodeLock, default_lock_folder
 from runner.engines.registry import choose_engine
+from runner.errors import NotFinished
 from runner.execution.job import Event, LaunchJob, NodeFacts, NodeOrder
 from runner.execution.launch import run_launch
 from runner.execution.treatment import Overlays
+from runner.loadgen.base import ClientBroken
 from runner.loadgen.driver import ProcessDriver
 
 
@@ -41,14 +43,27 @@ class NodeWorker:
         self._owner: GuardedOwner | None = None
         self._load: ProcessDriver | None = None
         try:
-            self._owner = GuardedOwner(Ledger(folder / "ledger.jsonl", study=order.study), lock_fd=self._lock.fd)
             self._engine: Engine = choose_engine(order.engine, order.node)
-            self._load = ProcessDriver(self._owner.spawn)
+            self._equip(Ledger(folder / "ledger.jsonl", study=order.study))
             self.facts = self._find_facts()
             self._overlays = self._find_overlays()
         except BaseException:
             self.close()
             raise
+
+    def _equip(self, ledger: Ledger) -> None:
+        """Guard and first load worker. One that was killed at birth is started once more. Raises NotFinished."""
+        for attempt in (1, 2):
+            try:
+                self._owner = GuardedOwner(ledger, lock_fd=self._lock.fd)
+                self._load = ProcessDriver(self._owner.spawn)
+                return
+            except (GuardBroken, ClientBroken) as broken:
+                if self._owner is not None:
+                    self._owner.close()
+                    self._owner = None
+                if attempt == 2:
+                    raise NotFinished(f"the node's own processes do not start: {broken}; start the same command again") from broken
 
     def _find_facts(self) -> NodeFacts:
         identity = self._engine.identify()

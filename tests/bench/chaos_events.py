@@ -171,7 +171,7 @@ def port_taken(study: ChaosStudy, rng: random.Random, at: float, verdict: Verdic
 def full_disk(study: ChaosStudy, verdict: Verdict) -> Iterator[None]:
     """mlruns on a small mount of its own that another program fills while the study runs."""
     study.root.mkdir()
-    size = 24 * 1024 * 1024
+    size = 400 * 1024 * 1024
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(study.root)], check=False, capture_output=True)
     if mounted.returncode:
         raise OSError(f"no small mount: {mounted.stderr.decode().strip()}")
@@ -181,9 +181,11 @@ def full_disk(study: ChaosStudy, verdict: Verdict) -> Iterator[None]:
         while not (study.paths / "journal.jsonl").exists() and not stop.is_set():
             time.sleep(0.05)
         stop.wait(0.3 + (verdict.number % 7) * 0.3)
-        with contextlib.suppress(OSError), open(study.root / "filler", "wb", buffering=0) as file:
-            while not stop.is_set():
-                file.write(bytes(1 << 12))
+        with open(study.root / "filler", "wb", buffering=0) as file:
+            for piece in (1 << 20, 1 << 10):
+                with contextlib.suppress(OSError):
+                    while not stop.is_set():
+                        file.write(bytes(piece))
 
     thread = threading.Thread(target=fill)
     thread.start()
@@ -204,7 +206,7 @@ def full_disk(study: ChaosStudy, verdict: Verdict) -> Iterator[None]:
 def read_only(study: ChaosStudy, verdict: Verdict) -> Iterator[None]:
     """mlruns becomes read-only in the middle of the study, for everybody (a remount)."""
     study.root.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(study.root)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(study.root)], check=True)
     stop = threading.Event()
 
     def turn() -> None:
