@@ -39,8 +39,9 @@ class LaunchCosts:
     source: str
 
 
-# Until launches on the node teach better. Two H200s, tp 2: ready in 55 to 73 s warm, 194 s on a fresh machine, stop 6 to 8 s.
-_READY_WARM_S, _READY_COLD_S = Cost(70, 60, 90), Cost(200, 120, 600)
+# Until launches on the node teach better: ready and stop together. Two H200s, tp 2, a small MoE: ready in 27 to 37 s warm, 100 to 213 s
+# where kernels compile, stop 5 to 9 s (experiments/h200_allreduce/results).
+_READY_WARM_S, _READY_COLD_S = Cost(38, 33, 90), Cost(150, 100, 600)
 # Weights from disk, GB a second: a local NVMe drive likely, page cache at best, a network disk at worst. Not measured here.
 _WEIGHTS_GB_S = Cost(1.0, 4.0, 0.15)
 # The engine on a CPU with random weights: ready after 20 to 40 s, the very first start up to 75 s, stop about 5 s.
