@@ -179,14 +179,14 @@ class RayExecutor:
             print(f"one node less: {error}", file=sys.stderr)
         return list(self._nodes)
 
-    def _open_one(self, order: NodeOrder, shared_host: bool) -> NodeHandle:
+    def _open_one(self, order: NodeOrder, shared_host: bool, patience_s: float = 10.0) -> NodeHandle:
         ray = self._cluster()
         from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
         from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         group = placement_group([{"CPU": 1, **({"GPU": self._gpus} if self._gpus else {})}], strategy="STRICT_PACK")
-        if not group.wait(timeout_seconds=max(10.0, order.busy_wait_s)):
+        if not group.wait(timeout_seconds=max(patience_s, order.busy_wait_s)):
             remove_placement_group(group)
             raise NodeBusy(f"all machines with {self._gpus} free GPUs are taken by other work of this Ray cluster")
         node_id = next(iter(placement_group_table(group)["bundles_to_node_id"].values()))
@@ -213,7 +213,8 @@ class RayExecutor:
 
     def replace(self, order: NodeOrder) -> NodeHandle | None:
         try:
-            node = self._open_one(order, shared_host=True)
+            # A spare machine is free at once; whoever waits longer keeps the other nodes' results waiting.
+            node = self._open_one(order, shared_host=True, patience_s=2.0)
         except RunnerError:
             return None
         self._nodes.append(node)

@@ -146,6 +146,8 @@ class Scheduler:
                 continue  # a confirmation counts its own pairs and asks again
             open_arms = [arm for arm in block.arms if arm not in block.done and not self._is_closed(arm, block)]
             running = {slot.arm for slot in self._running.values() if slot.block == number}
+            if self.plan.baseline in open_arms:  # what was measured there has nothing beside it
+                open_arms = [arm for arm in block.arms if not self._is_closed(arm, block)]
             owed += [arm for arm in open_arms if arm not in running and arm not in owed]
         return [self.plan.baseline, *(arm for arm in owed if arm != self.plan.baseline)] if owed else []
 

@@ -22,6 +22,10 @@ class Undisturbed:
         self._folder = folder
         self._known: dict[tuple[str, ...], tuple[Result, float]] = {}
 
+    def same(self, words: Sequence[str], like: Sequence[str]) -> None:
+        """Says that a study with `words` must come to the same as one with `like`, so that only that one is run."""
+        self._known[tuple(words)] = self.of(like)
+
     def of(self, words: Sequence[str]) -> tuple[Result, float]:
         """The result, and how many seconds it took. Raises RuntimeError when even that study does not end well."""
         key = tuple(word for word in words if not word.startswith("tracking."))
