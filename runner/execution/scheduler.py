@@ -54,6 +54,7 @@ class Scheduler:
         self._unmeasured = list(unmeasured)
         self._running: dict[str, Slot] = {}
         self._abandoned: set[int] = set()
+        self._repairs = 0
         self._repaid: set[int] = set()  # abandoned blocks whose open arms went into a new block
         self._tries: dict[tuple[str, Purpose], int] = {}
         self.boots: dict[str, str] = {}  # boot id by node name, as far as the loop has said
@@ -137,19 +138,25 @@ class Scheduler:
         return number
 
     def _owed(self) -> list[str]:
-        """Arms that abandoned blocks still owe and that no later block was opened for; with the baseline to compare them with."""
-        owed: list[str] = []
+        """Arms that an abandoned block still owes and that no later block was opened for, with the baseline to compare them with."""
         for number in sorted(self._abandoned - self._repaid):
             block = self.blocks[number]
             self._repaid.add(number)
             if block.purpose == "confirm":
                 continue  # a confirmation counts its own pairs and asks again
-            open_arms = [arm for arm in block.arms if arm not in block.done and not self._is_closed(arm, block)]
-            running = {slot.arm for slot in self._running.values() if slot.block == number}
-            if self.plan.baseline in open_arms:  # what was measured there has nothing beside it
-                open_arms = [arm for arm in block.arms if not self._is_closed(arm, block)]
-            owed += [arm for arm in open_arms if arm not in running and arm not in owed]
-        return [self.plan.baseline, *(arm for arm in owed if arm != self.plan.baseline)] if owed else []
+            wanted = [arm for arm in block.arms if not self._is_closed(arm, block)]
+            owed = [arm for arm in wanted if arm not in block.done]
+            if self.plan.baseline in owed:
+                owed = wanted  # what was measured there has nothing beside it
+            if owed:
+                self._repairs += 1
+                return [self.plan.baseline, *(arm for arm in owed if arm != self.plan.baseline)]
+        return []
+
+    def _protocol_now(self) -> Protocol:
+        """A lost block and the one that makes up for it count as one."""
+        more = {"min_blocks": self.protocol.min_blocks + self._repairs, "max_blocks": self.protocol.max_blocks + self._repairs}
+        return self.protocol.model_copy(update=more) if self._repairs else self.protocol
 
     def _open_block(self, node: str) -> Slot | None:
         if self.finished:
@@ -157,7 +164,7 @@ class Scheduler:
         owed = self._owed()
         if owed:
             return self._open(owed, node, "noise" if self._is_noise() else "measure")
-        step: NextBlock = next_block(self.plan, self.launches, self.protocol, self.noise, self.spent_gpu_minutes)
+        step: NextBlock = next_block(self.plan, self.launches, self._protocol_now(), self.noise, self.spent_gpu_minutes)
         self.closed.update({arm: reason for arm, reason in step.closed.items() if arm not in self.closed})
         in_flight = [block for block in self.blocks.values() if self._next_in(block) is not None or self._is_running(block)]
         if step.finished or not step.arms:
