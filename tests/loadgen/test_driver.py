@@ -208,7 +208,7 @@ def test_a_refused_flush_is_a_record(driver: ProcessDriver, tmp_path: Path, monk
 
 
 def test_the_client_limits_are_applied(driver: ProcessDriver, tmp_path: Path) -> None:
-    strict = Limits(dispatch_lag_p99_ms=0.0, loop_stall_ms=0.0, client_cpu_share=0.0)
+    strict = Limits(dispatch_lag_p99_ms=-1.0, loop_stall_ms=-1.0, client_cpu_share=-1.0)
     with FakeServer() as server:
         record = driver.run(order(server, tmp_path, limits=strict, requests=4, warmup=False))
     assert [reason.split(":")[0] for reason in record.invalid_reasons] == ["client"] * 3
