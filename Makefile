@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENGINE_PYTHON ?= .venv-engine/bin/python
 
-.PHONY: run test test-engine ui engine-cpu lint bench-client bench-decide bench-overhead chaos load clean-venv
+.PHONY: run test test-engine ui engine-cpu lint bench-client bench-decide bench-overhead chaos load
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=overlap_grid protocol=quick

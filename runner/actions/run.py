@@ -29,7 +29,7 @@ from runner.tracking.launcher import TrackingProcess
 
 
 def perform(settings: Settings, overrides: list[str]) -> int:
-    if not settings.grid and not settings.include and not settings.aa:
+    if not (settings.grid or settings.include or settings.aa or settings.baseline or settings.engine.kind == "attached"):
         raise UserError("there is no grid; choose an experiment, for example: python -m runner +experiment=smoke")
     ground = find_ground(settings, need_engine=True)
     stop = StopRequest()

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def night_of(settings: Settings, overrides: list[str]) -> Night:
         words.insert(0, "+experiment=nightly")
     root = Path(settings.tracking.root).resolve()
     return Night(
-        argv=(sys.executable, "-m", "runner", *words, "execution.quiet=true", "yes=true"),
+        argv=(sys.executable, "-m", "runner", *config_directory(sys.argv), *words, "execution.quiet=true", "yes=true"),
         folder=str(config_folder().parent),
         at=settings.at or settings.schedule.at,
         limit_minutes=settings.schedule.time_limit_minutes,
@@ -57,6 +58,16 @@ def night_of(settings: Settings, overrides: list[str]) -> Night:
         log=str(root / "nightly.log"),
         mail_command=settings.schedule.mail_command,
     )
+
+
+def config_directory(argv: Sequence[str]) -> tuple[str, ...]:
+    """Hydra's --config-dir of this command line with an absolute path, since the night starts elsewhere; () without one."""
+    for index, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name in ("--config-dir", "-cd"):
+            folder = value if equals else (argv[index + 1] if index + 1 < len(argv) else "")
+            return ("--config-dir", str(Path(folder).resolve()))
+    return ()
 
 
 def has_user_systemd() -> bool:

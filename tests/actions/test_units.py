@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.actions.schedule import config_directory
 from runner.actions.units import Night, crontab_line, next_runs, ray_job_line, shell_command, systemd_units
 from runner.errors import UserError
 
@@ -85,3 +86,10 @@ def test_units_are_what_systemd_accepts(tmp_path: Path) -> None:
 def test_a_ray_job_line_names_cluster_and_command(tmp_path: Path) -> None:
     line = ray_job_line(night(tmp_path, "python", "-m", "runner", "x=a b"), "http://127.0.0.1:8265")
     assert "ray job submit --address http://127.0.0.1:8265 --no-wait -- python -m runner 'x=a b'" in line
+
+
+@pytest.mark.parametrize("words", [["--config-dir", "mine"], ["--config-dir=mine"], ["-cd", "mine"]])
+def test_the_night_finds_the_users_own_configuration(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert config_directory(["runner", "action=schedule", *words]) == ("--config-dir", str(tmp_path / "mine"))
+    assert config_directory(["runner", "action=schedule"]) == ()
