@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.errors import NodeBusy, RunnerError, UserError
+from runner.errors import NodeBusy, NotFinished, RunnerError, UserError
 from runner.execution.executor import NodeHandle, NodeLost
 from runner.execution.job import Event, LaunchJob, NodeFacts, NodeOrder
 from runner.spec.study import RaySpec
@@ -208,7 +208,7 @@ class RayExecutor:
             remove_placement_group(group)
             if isinstance(error, RayTaskError):
                 raise _cause(error) from error
-            raise NodeBusy(f"the node's actor did not come up: {_first_line(error)}") from error
+            raise NotFinished(f"the node's actor did not come up: {_first_line(error)}; start the same command again") from error
         return RayNode(actor, group, facts, name=f"{facts.host}/{node_id[:6]}" if shared_host else facts.host)
 
     def replace(self, order: NodeOrder) -> NodeHandle | None:
