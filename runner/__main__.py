@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hydra
+import yaml
+from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.actions.dispatch import perform
-from runner.config import config_folder, settings_from
+from runner.config import config_folder, explain_refusal, settings_from
 from runner.errors import RunnerError
 
+FULL_ERROR = "HYDRA_FULL_ERROR"
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 """The disk is full or no longer takes anything: not the program's mistake, and the study can be resumed."""
 
@@ -62,10 +66,14 @@ def _prefix(error: RunnerError) -> str:
 def main() -> None:
     """Never returns: ends the process with the exit code of design section 3."""
     outcome = Outcome()
+    asked_for_trace = FULL_ERROR in os.environ
+    os.environ.setdefault(FULL_ERROR, "1")  # else Hydra itself prints a trace for what it does not know, such as broken YAML
 
     @hydra.main(config_path=str(config_folder()), config_name="config", version_base="1.3")
     def task(config: DictConfig) -> None:
         outcome.composed = True
+        if not asked_for_trace:
+            os.environ.pop(FULL_ERROR, None)
         code = _command(config)
         outcome.code = outcome.code or code
 
@@ -75,6 +83,11 @@ def main() -> None:
         if not outcome.composed and stop.code not in (0, None):
             sys.exit(2)
         raise
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as refusal:
+        if asked_for_trace or outcome.composed:
+            raise
+        print(f"error: {explain_refusal(refusal)}", file=sys.stderr)
+        sys.exit(2)
     sys.exit(outcome.code)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from pydantic import Field, ValidationError
 
 from runner.errors import UserError, choices
@@ -70,10 +71,14 @@ def config_folder() -> Path:
 def settings_from(config: DictConfig, folders: list[Path] | None = None, choices_made: dict[str, Any] | None = None) -> Settings:
     """Validates a composed configuration. `folders` are searched for factor files, first hit wins; `choices_made` are
     Hydra's group choices (names of the experiment and the factor). Raises UserError."""
-    container = OmegaConf.to_container(config, resolve=True)
+    try:
+        container = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:  # ${...} that names nothing
+        raise UserError(explain_refusal(error)) from None
     if not isinstance(container, dict):
         raise UserError("the configuration is not a mapping")
     tree: dict[str, Any] = {str(key): value for key, value in container.items() if key != "hydra"}
+    _check_shapes(tree)
     searched = folders or [config_folder()]
     grid = {str(name): _levels(str(name), value) for name, value in (tree.get("grid") or {}).items()}
     tree["grid"] = grid
@@ -91,6 +96,14 @@ def settings_from(config: DictConfig, folders: list[Path] | None = None, choices
         raise UserError(explain(error)) from None
 
 
+def _check_shapes(tree: Mapping[str, Any]) -> None:
+    """What is read before the model validates it has the right shape. Raises UserError."""
+    for keys, kind, name in ((("study", "grid", "baseline"), dict, "mapping"), (("include", "exclude"), list, "list")):
+        for key in keys:
+            if tree.get(key) is not None and not isinstance(tree[key], kind):
+                raise UserError(f"{key}: must be a {name} (given: {tree[key]!r})")
+
+
 def _factor_names(tree: Mapping[str, Any], grid: dict[str, tuple[str, ...]]) -> list[str]:
     """Every factor that the grid, the baseline, an exclusion or an added arm names, in that order."""
     lists = [tree.get("baseline") or {}, *(tree.get("include") or []), *(tree.get("exclude") or [])]
@@ -102,8 +115,11 @@ def load_factor(name: str, folders: list[Path]) -> dict[str, Any]:
     for folder in folders:
         path = folder / "factor" / f"{name}.yaml"
         if path.is_file():
-            content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-            levels = content.get("levels")
+            try:
+                content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+                raise UserError(f"{path} cannot be read as YAML: {error}") from None
+            levels = content.get("levels") if isinstance(content, dict) else None
             if not isinstance(levels, dict):
                 raise UserError(f"{path}: `levels:` must be a mapping of level name to what it sets")
             for level in levels:
@@ -139,3 +155,13 @@ def explain(error: ValidationError) -> str:
         message = "unknown key" if item["type"] == "extra_forbidden" else item["msg"]
         lines.append(f"{where}: {message}{given}")
     return "\n".join(lines)
+
+
+def explain_refusal(error: Exception) -> str:
+    """What Hydra, OmegaConf or the YAML reader refused, in a message that names an unknown key's legal neighbours."""
+    cause = error.__cause__
+    for refused in (error, cause):
+        if isinstance(refused, ConfigKeyError | ConfigAttributeError) and isinstance(refused.parent_node, DictConfig):
+            known = [key for key in refused.parent_node if key != "hydra"]
+            return f"there is no key {refused.full_key!r}; choices: {choices(known)}"
+    return "\n".join(str(part).strip() for part in (error, cause) if part is not None)

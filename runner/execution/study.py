@@ -133,8 +133,8 @@ def latest_study(root: RootPaths, experiment: str = "") -> StudyPaths:
     """Raises UserError when there is none."""
     found = studies(root, experiment)
     if not found:
-        what = f"of {experiment}" if experiment else ""
-        raise UserError(f"there is no study {what} under {root.studies}; run one first: python -m runner +experiment=smoke")
+        what = f"of {experiment} " if experiment else ""
+        raise UserError(f"there is no study {what}under {root.studies}; run one first: python -m runner +experiment=smoke")
     return found[0]
 
 

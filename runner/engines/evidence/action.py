@@ -53,20 +53,24 @@ def _text(path: Path | None, key: str) -> str:
     if path is None:
         return ""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        data = path.read_bytes()
     except OSError as problem:
         raise UserError(f"{key}={path}: {problem.strerror or problem}; give the path of a readable file") from None
+    if b"\0" in data[:4096] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UserError(f"{key}={path} is a binary file, not text")
+    return data.decode("utf-8", errors="replace")
 
 
 def _body(path: Path | None, key: str) -> dict[str, Any] | None:
     if path is None:
         return None
     text = _text(path, key)
+    source = "save the body of GET /server_info" if key == "server_info" else "give the probe's report"
     try:
         # curl adds "200 application/json" behind a body when it was asked to; the first JSON value counts.
         body, _ = json.JSONDecoder().raw_decode(text.strip())
     except json.JSONDecodeError as problem:
-        raise UserError(f"{key}={path} is not JSON ({problem.msg} at line {problem.lineno}); save the body of GET /server_info") from None
+        raise UserError(f"{key}={path} is not JSON ({problem.msg} at line {problem.lineno}); {source}") from None
     if not isinstance(body, dict):
         raise UserError(f"{key}={path} holds {type(body).__name__}, not a JSON object")
     return body
