@@ -4,6 +4,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from runner.errors import UserError
 
@@ -63,8 +64,9 @@ def systemd_units(night: Night) -> dict[str, str]:
 def shell_command(night: Night) -> str:
     """The command as one shell line: never beside itself (flock, exit 75), ended at the limit, output to the log."""
     inner = f"timeout --signal=TERM --kill-after=60 {night.limit_minutes * 60} {shlex.join(night.argv)}"
+    folders = shlex.join(sorted({str(Path(file).parent) for file in (night.lock, night.log)}))
     return (
-        f"cd {shlex.quote(night.folder)} && flock --nonblock --conflict-exit-code 75 {shlex.quote(night.lock)} "
+        f"cd {shlex.quote(night.folder)} && mkdir -p {folders} && flock --nonblock --conflict-exit-code 75 {shlex.quote(night.lock)} "
         f"{inner} >> {shlex.quote(night.log)} 2>&1"
     )
 

@@ -70,7 +70,10 @@ def open_study(root: RootPaths, plan: Plan, *, name: str | None, new: bool, conf
 
 
 def _lock(paths: StudyPaths) -> FileLock:
-    paths.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        paths.folder.mkdir(parents=True, exist_ok=True)
+    except (NotADirectoryError, FileExistsError, PermissionError) as problem:
+        raise UserError(f"{paths.folder} cannot be made ({problem.strerror}); give tracking.root=FOLDER that can be written") from None
     lock = FileLock(paths.lock)
     try:
         lock.acquire(timeout=0)

@@ -44,6 +44,13 @@ def test_the_exit_code_of_the_sweep_comes_through(tmp_path: Path) -> None:
     assert subprocess.run(["/bin/sh", "-c", line], check=False).returncode == 3
 
 
+def test_the_first_night_makes_the_folder_of_its_lock_and_log(tmp_path: Path) -> None:
+    root = tmp_path / "no such yet"
+    first = Night(("echo", "ran"), str(tmp_path), "02:30", 1, str(root / "night.lock"), str(root / "night.log"))
+    assert subprocess.run(["/bin/sh", "-c", shell_command(first)], check=False).returncode == 0
+    assert (root / "night.log").read_text() == "ran\n"
+
+
 def test_cron_escapes_percent_and_keeps_the_time(tmp_path: Path) -> None:
     line = crontab_line(night(tmp_path, "echo", "100%"))
     assert line.startswith("30 2 * * * cd ") and r"100\%" in line and "\n" not in line

@@ -101,3 +101,9 @@ def test_an_unknown_study_names_the_choices(tmp_path: Path) -> None:
 def test_differences_name_what_came_and_went() -> None:
     assert differences({"a": "1", "b": "2"}, {"a": "1", "c": "3"}) == "b changed (2 -> nothing); c changed (nothing -> 3)"
     assert differences({"a": "1"}, {"a": "1"}) == ""
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mlruns").write_text("")
+    with pytest.raises(UserError, match=r"tracking\.root"):
+        _open(tmp_path / "mlruns")
