@@ -17,6 +17,7 @@ from runner.loadgen.base import ClientBroken
 
 # A worker sends a stretch of bytes and ends with a newline; this only bounds one read.
 READ_BYTES = 1 << 20
+LONGEST_FOLDER = 70
 START_S = 30
 
 
@@ -31,6 +32,12 @@ class Spawned(Protocol):
 
 
 Spawn = Callable[..., Spawned]
+
+
+def short_folder() -> str | None:
+    """Where a socket's path fits (108 bytes on Linux): null for the usual folder for temporary files, else a shorter one."""
+    usual = tempfile.gettempdir()
+    return None if len(os.fsencode(usual)) <= LONGEST_FOLDER else "/tmp"  # noqa: S108  made inside with a name of its own
 
 
 class Worker:
@@ -50,7 +57,7 @@ class Worker:
             assert isinstance(self._process, subprocess.Popen) and self._process.stdin and self._process.stdout
             self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
         else:
-            self._folder = tempfile.TemporaryDirectory(prefix="loadgen-")
+            self._folder = tempfile.TemporaryDirectory(prefix="loadgen-", dir=short_folder())
             path = Path(self._folder.name) / "channel"
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(path))
