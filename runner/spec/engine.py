@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from runner.spec.base import Strict
 
@@ -60,3 +60,10 @@ class EngineSpec(Strict):
     extra_python_path: tuple[str, ...] = ()
     cache_root: str | None = Field(default=None, description="root of compile caches; default beside the node lock")
     port_range: tuple[int, int] = (21000, 21999)
+
+    @field_validator("port_range")
+    @classmethod
+    def _ports(cls, value: tuple[int, int]) -> tuple[int, int]:
+        if not 1024 <= value[0] <= value[1] <= 65535:
+            raise ValueError("two port numbers from 1024 to 65535, the lower first, for example [21000, 21999]")
+        return value

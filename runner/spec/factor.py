@@ -75,7 +75,9 @@ class EvidenceRule(Strict):
         default=(), description="these versions print this whenever the level is in force: absent from a log that got ready, it contradicts"
     )
     engine_chose: Marker | tuple[Marker, ...] = Field(default=(), description="the engine switched the factor on by itself")
-    engine_withdrew: Marker | tuple[Marker, ...] = Field(default=(), description="the engine took its own choice back, as the arm had asked")
+    engine_withdrew: Marker | tuple[Marker, ...] = Field(
+        default=(), description="the engine took its own choice back, as the arm had asked"
+    )
     note: str = ""
 
 

@@ -1,8 +1,9 @@
 """Where results go, when the nightly runs, and what a study is called."""
 
+import re
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from runner.spec.base import Strict
 
@@ -12,6 +13,16 @@ class StudySpec(Strict):
 
     name: str | None = None
     new: bool = False
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_folder(cls, value: str | None) -> str | None:
+        if value is not None and (safe := re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-.")[:120]) != value:
+            raise ValueError(
+                f"a study's name is a folder's: letters, digits, dot, dash, underscore, at most 120; {safe or 'study'!r} would do"
+            )
+        return value
+
     question: str = ""
     hypothesis: str = ""
     experiment: str = ""
