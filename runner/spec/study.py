@@ -17,9 +17,11 @@ class StudySpec(Strict):
     @field_validator("name")
     @classmethod
     def _name_is_a_folder(cls, value: str | None) -> str | None:
-        if value is not None and (safe := re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-.")[:120]) != value:
+        if value is None:
+            return None
+        if not value or re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-.")[:120] != value:
             raise ValueError(
-                f"a study's name is a folder's: letters, digits, dot, dash, underscore, at most 120; {safe or 'study'!r} would do"
+                f"a study's name is a folder's: letters, digits, dot, dash, underscore, at most 120; {re.sub('[^A-Za-z0-9._-]+', '-', value).strip('-.')[:120] or 'study'!r} would do"
             )
         return value
 
