@@ -7,9 +7,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from runner.actions.ground import Ground, find_ground, make_plan, node_file
+from runner.actions.ground import Ground, find_ground, make_plan
 from runner.actions.nightly import NightWatch, gpus_in_use, night_name, open_patiently
-from runner.actions.settle import settle
+from runner.actions.settle import load_noise, settle
 from runner.actions.signals import StopRequest
 from runner.config import Settings
 from runner.errors import NotFinished, RunnerError, UserError
@@ -117,7 +117,7 @@ def measure(
     """Launches until nothing is open; a night looks a second time at what is suspect. Raises KeyboardInterrupt, NotFinished,
     UserError, NodeBusy."""
     settings, plan = ground.settings, study.plan
-    noise = _noise(ground)
+    noise = load_noise(ground)
     scheduler = Scheduler(plan, settings.protocol, noise, unmeasured(ground, plan))
     if night is not None:
         night.restore(scheduler)
@@ -222,13 +222,6 @@ def write_truth(ground: Ground, study: OpenStudy) -> None:
         study.paths.truth,
         {"SIMULATED": True, "effects": true_effects(plan.arms, phases, settings.node, settings.model, engine_spec(ground), plan.baseline)},
     )
-
-
-def _noise(ground: Ground) -> Any:
-    from runner.analysis.noise import NoiseFloor
-
-    content = node_file(ground, "noise_floor.json")
-    return None if content is None else NoiseFloor.model_validate(content)
 
 
 class Shown:

@@ -17,7 +17,6 @@ from runner.engines.evidence.resolved_view import resolved_view, unfair
 from runner.engines.guard import GuardBroken
 from runner.execution.job import Event, LaunchJob, NodeFacts
 from runner.execution.logs import compress, set_aside
-from runner.execution.profiling import profile_launch
 from runner.execution.treatment import Overlays
 from runner.loadgen.base import ClientBroken, GuardOrder, LoadDriver, PhaseOrder
 from runner.records.files import write_json, write_text
@@ -164,11 +163,11 @@ def _profile(
     with state.watch.stage("profile"):
         try:
             order = _phase_order(job, name, 0, server.url, pid, facts)
-            profile = profile_launch(job, order, load, paths.folder, gpu=bool(facts.gpus))
+            profile = load.profile(order, gpu=bool(facts.gpus))
         except (RuntimeError, TimeoutError, ValueError) as error:
             state.notes.append(f"no profile: {error}")
             return None
-    state.artifacts["profile"] = _relative(paths.folder / "profile.json", job)
+    state.artifacts["profile"] = _relative(paths.profile(name), job)
     return tuple(kernel.name for kernel in profile.kernels)
 
 
@@ -190,6 +189,7 @@ def _phase_order(job: LaunchJob, name: str, index: int, url: str, pid: int | Non
         study_folder=job.study_folder,
         server_pid=pid,
         gpu_uuids=facts.gpus,
+        simulated=facts.engine.simulated,
     )
 
 

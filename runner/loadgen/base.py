@@ -1,6 +1,6 @@
 """The load contract: what execution asks for and what it gets back."""
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import Field
 
@@ -9,6 +9,9 @@ from runner.spec.base import Strict
 from runner.spec.model import ModelSpec
 from runner.spec.protocol import Limits
 from runner.spec.workload import PhaseSpec
+
+if TYPE_CHECKING:
+    from runner.loadgen.profile import Profile
 
 
 class PhaseOrder(Strict):
@@ -32,6 +35,7 @@ class PhaseOrder(Strict):
     warmup_output: int | None = Field(default=None, ge=1, description="output tokens of warm-up requests; null: as measured")
     server_pid: int | None = None
     gpu_uuids: tuple[str, ...] = ()
+    simulated: bool = Field(default=False, description="the server is the simulated engine: a profile says so")
 
 
 class GuardOrder(Strict):
@@ -54,6 +58,10 @@ class LoadDriver(Protocol):
     def run(self, order: PhaseOrder) -> PhaseRecord:
         """Warm-up at the shape, flush, measured window, checks. A server that dies gives a record with valid=False and the
         reason, never an exception; ClientBroken is raised when the client itself died."""
+
+    def profile(self, order: PhaseOrder, steps: int = 8, gpu: bool = True) -> "Profile":
+        """A short profile at the phase's load, after the measured phases; written beside the launch's files. Raises RuntimeError,
+        TimeoutError or ValueError when there is no usable trace."""
 
     def close(self) -> None: ...
 

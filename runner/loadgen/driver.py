@@ -102,7 +102,7 @@ class ProcessDriver:
 
         from runner.loadgen.profile import read_profile, start_profile, wait_for_traces
         from runner.records.files import write_json
-        from runner.records.paths import safe_name
+        from runner.records.paths import LaunchPaths, safe_name
 
         folder = Path(order.folder) / f"{safe_name(order.name)}.profile"
         job = replace(_job(order, "profile"), seconds=max(3.0, min(10.0, order.phase.seconds * order.scale)))
@@ -114,8 +114,8 @@ class ProcessDriver:
                 start_profile(order.url, folder, steps, gpu)
             finally:
                 loading.result()
-        profile = read_profile(wait_for_traces(folder, 120.0), steps)
-        write_json(Path(order.folder) / f"{safe_name(order.name)}.profile.json", profile.model_dump(mode="json"))
+        profile = read_profile(wait_for_traces(folder, 120.0), steps).model_copy(update={"simulated": order.simulated})
+        write_json(LaunchPaths(Path(order.folder)).profile(order.name), profile.model_dump(mode="json"))
         return profile
 
     def drive(self, job: Job) -> Load:

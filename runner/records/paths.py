@@ -67,6 +67,9 @@ class LaunchPaths:
     def requests(self, phase: str) -> Path:
         return self.folder / f"{safe_name(phase)}.requests.parquet"
 
+    def profile(self, phase: str) -> Path:
+        return self.folder / f"{safe_name(phase)}.profile.json"
+
     def telemetry(self, phase: str) -> Path:
         return self.folder / f"{safe_name(phase)}.telemetry.jsonl"
 
