@@ -177,6 +177,10 @@ class AttachedServer:
         """Unknown: it is somebody else's process."""
         return None
 
+    def fallen(self) -> Failure | None:
+        """None while it answers. It is never ended."""
+        return None if self.alive() else _gone(f"{self.url} answers no more")
+
     def stop(self) -> Stopped:
         """Leaves it running, and aborts nothing: requests of others may be under way."""
         self._client.close()

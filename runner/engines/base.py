@@ -86,6 +86,10 @@ class Server(Protocol):
     def exit_code(self) -> int | None:
         """Of the parent; None while it lives."""
 
+    def fallen(self) -> Failure | None:
+        """None while `alive`. Else the diagnosed failure, and what is left of the server is ended (one that is ours), so that no
+        request waits for an answer that cannot come."""
+
     def stop(self) -> Stopped:
         """Abort, SIGTERM, deadline, SIGKILL of the group, wait until no process of the tree lives. Never raises."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from runner.engines import ports, process
 from runner.engines.activity import Watch, is_compiler
 from runner.engines.base import LaunchFailed, OwnedProcess, Ready, Stopped
-from runner.engines.diagnose import CLASSES, HEALTHY, diagnose
+from runner.engines.diagnose import CLASSES, HEALTHY, Diagnosis, diagnose
 from runner.engines.httpclient import Gone, ServerClient
 from runner.engines.stages import LogTail, Overdue, StageTracker
 from runner.records.schema import Command, Failure
@@ -19,6 +19,8 @@ TICK_S = 0.01
 PORT_LOOK_S = 1.0
 DYING_S = 20.0
 LOG_SAYS_S = 0.1
+LAST_WORDS_S = 5.0
+"""What the engine gets to end itself, and to say why, once one of its processes has died."""
 _DRAINING = re.compile(r"Remaining number of requests:?\s*(\d+)")
 _TRANSIENT = ("resource_tracker", "compile_worker")
 
@@ -169,7 +171,7 @@ class HttpServer:
             known["silent_for_s"] = round(overdue.silent_for_s, 1)
         found = diagnose(text, known)
         if found.kind in HEALTHY:
-            found = diagnose("", known)
+            found = self._lost_child() or diagnose("", known)
         failure = found.failure(stage=self._tracker.stage, exit_code=exit_code)
         if overdue is not None and not failure.line:
             failure = failure.model_copy(update={"line": str(overdue)})
@@ -178,6 +180,18 @@ class HttpServer:
             said = f"exit code {exit_code}" if exit_code is not None else "it says that it ends, and lives on"
             failure = failure.model_copy(update={"line": "".join(last) or f"{said}, no log line"})
         return LaunchFailed(failure, self._tracker.durations())
+
+    def _lost_child(self) -> Diagnosis | None:
+        """A child that was there at ready and is gone while the parent lives: killed from outside, or it died without a word."""
+        if self._owned.poll() is not None:
+            return None
+        for seen in self._at_ready:
+            if not process.is_live(seen.pid, seen.start):
+                kind = "detokenizer_died" if seen.name.startswith("sglang::deto") else "scheduler_died"
+                line = f"{seen.name} (pid {seen.pid}) is gone, its server lives on"
+                known = CLASSES[kind]
+                return Diagnosis(kind=kind, confidence=0.8, line=line, cause=known.cause, remedy=known.remedy, retry=known.retry)
+        return None
 
     def failure(self) -> LaunchFailed:
         """The diagnosed failure of a server that was ready once, from its log as it is now."""
@@ -234,6 +248,21 @@ class HttpServer:
 
     def exit_code(self) -> int | None:
         return self._owned.poll()
+
+    def fallen(self) -> Failure | None:
+        """None while `alive`. Else the engine gets a moment to end itself and to say why; then what is left is ended, and with it
+        every connection: an HTTP server without its scheduler accepts requests and never answers."""
+        if self.alive():
+            return None
+        lost = self._lost_child()
+        deadline = time.monotonic() + LAST_WORDS_S
+        while self._owned.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        failure = self.failure().failure
+        if lost is not None and failure.kind == "unknown":
+            failure = lost.failure(stage=failure.stage, exit_code=failure.exit_code)
+        self._owned.kill()
+        return failure
 
     # --- stop ----------------------------------------------------------------------------------------------------
     def stop(self) -> Stopped:

@@ -18,7 +18,9 @@ from runner.engines.guard import GuardBroken
 from runner.execution.job import Event, LaunchJob, NodeFacts
 from runner.execution.logs import compress, set_aside
 from runner.execution.treatment import Overlays
+from runner.execution.vigil import Vigil
 from runner.loadgen.base import ClientBroken, GuardOrder, LoadDriver, PhaseOrder
+from runner.records.clock import SteadyClock
 from runner.records.files import write_json, write_text
 from runner.records.paths import LaunchPaths
 from runner.records.schema import Command, Evidence, Failure, Fingerprint, LaunchRecord, Outcome, PhaseRecord
@@ -60,14 +62,23 @@ class _State:
 
 
 def run_launch(
-    job: LaunchJob, engine: Engine, owner: Owner, load: LoadDriver, facts: NodeFacts, emit: Emit, overlays: Overlays | None = None
+    job: LaunchJob,
+    engine: Engine,
+    owner: Owner,
+    load: LoadDriver,
+    facts: NodeFacts,
+    emit: Emit,
+    overlays: Overlays | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> LaunchRecord:
-    """Blocks until the server is gone again. Raises ClientBroken (nothing is concluded) and KeyboardInterrupt."""
+    """Blocks until the server is gone again. `clock`: Unix seconds without jumps (records/clock.py).
+    Raises ClientBroken (nothing is concluded) and KeyboardInterrupt."""
     paths = LaunchPaths(Path(job.order.folder))
     paths.folder.mkdir(parents=True, exist_ok=True)
     set_aside(paths.server_log)
     write_json(paths.order, job.order.model_dump(mode="json", by_alias=True))
-    started = time.time()
+    clock = clock or SteadyClock()
+    started = clock()
     state = _State()
 
     def stage(name: str) -> None:
@@ -95,7 +106,7 @@ def run_launch(
                 stopped = state.server.stop()
             if stopped.how in ("killed", "stuck"):
                 state.notes.append(f"stop: {stopped.how} after {stopped.seconds:.1f} s")
-    return _record(job, facts, paths, state, started)
+    return _record(job, facts, paths, state, started, clock())
 
 
 def _serve(
@@ -119,6 +130,28 @@ def _serve(
         state.info = scrub_mapping(server.describe())
         write_json(paths.server_info, _jsonable(state.info))
     state.artifacts["server_info"] = _relative(paths.server_info, job)
+    with Vigil(server, background=ready.pid is not None) as vigil:
+        kernels = _measure(job, load, server, ready.pid, facts, paths, state, stage, emit, vigil)
+    with state.watch.stage("evidence"):
+        metrics = server.metrics()
+        if metrics:
+            write_text(paths.metrics, metrics)
+        state.evidence = gather_evidence(job, server.log, state.info, metrics, facts, kernels)
+
+
+def _measure(
+    job: LaunchJob,
+    load: LoadDriver,
+    server: Server,
+    pid: int | None,
+    facts: NodeFacts,
+    paths: LaunchPaths,
+    state: _State,
+    stage: Callable[[str], None],
+    emit: Emit,
+    vigil: Vigil,
+) -> tuple[str, ...] | None:
+    """Output guard, phases, profile. Returns the profile's kernel names. Raises LaunchFailed as soon as the server has died."""
     if job.protocol.fingerprint_prompts:
         stage("fingerprint")
         with state.watch.stage("fingerprint"):
@@ -131,20 +164,15 @@ def _serve(
                     tasks=job.workload.guard_tasks,
                 )
             )
+        vigil.check("fingerprint")
     for index, name in enumerate(job.phases):
         stage(f"phase {name}")
         with state.watch.stage("phases"):
-            record = load.run(_phase_order(job, name, index, server.url, ready.pid, facts))
+            record = load.run(_phase_order(job, name, index, server.url, pid, facts))
         state.phases.append(record)
         emit(Event(kind="phase", launch=job.order.launch, phase=record))
-        if not server.alive():
-            raise LaunchFailed(_death(server, job, f"phase {name}"), state.watch.seconds)
-    kernels = _profile(job, load, server, ready.pid, facts, paths, state, stage) if job.profile and job.phases else None
-    with state.watch.stage("evidence"):
-        metrics = server.metrics()
-        if metrics:
-            write_text(paths.metrics, metrics)
-        state.evidence = gather_evidence(job, server.log, state.info, metrics, facts, kernels)
+        vigil.check(f"phase {name}")
+    return _profile(job, load, server, pid, facts, paths, state, stage) if job.profile and job.phases else None
 
 
 def _profile(
@@ -213,22 +241,13 @@ def gather_evidence(
     return (*graded, *engine_chose(job.factors, job.order.levels, sources, version))
 
 
-def _death(server: Server, job: LaunchJob, stage: str) -> Failure:
-    from runner.engines.diagnose import diagnose
-
-    text = server.log.read_text(encoding="utf-8", errors="replace") if server.log.exists() else ""
-    code = server.exit_code()
-    return diagnose(text, {"exit_code": code, "process_alive": code is None, "stage": stage}).failure(stage=stage, exit_code=code)
-
-
 def _fail(state: _State, failed: LaunchFailed) -> None:
     state.failure = failed.failure
     state.outcome = "rejected" if failed.failure.refused_at is not None else "failed"
     state.watch.seconds.update({f"start_{name}": seconds for name, seconds in failed.stages.items() if name not in state.watch.seconds})
 
 
-def _record(job: LaunchJob, facts: NodeFacts, paths: LaunchPaths, state: _State, started: float) -> LaunchRecord:
-    ended = time.time()
+def _record(job: LaunchJob, facts: NodeFacts, paths: LaunchPaths, state: _State, started: float, ended: float) -> LaunchRecord:
     order = job.order
     resolved = resolved_view(state.info) if state.info else {}
     if state.server is not None and state.server.log.exists():

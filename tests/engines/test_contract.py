@@ -11,6 +11,7 @@ import requests
 
 from runner.engines.base import LaunchFailed, Server
 from tests.engines.contract_cases import CASES, Case
+from tests.engines.owned_programs import until
 from tests.engines.simulated.support import PlainOwner
 
 OWNING = [case for case in CASES if case.owns]
@@ -66,6 +67,7 @@ def test_serves_and_stops(case: Case, tmp_path: Path, owner: PlainOwner) -> None
         assert "sglang:num_requests_total" in server.metrics()
         assert server.reset() is True
         assert server.alive() is True
+        assert server.fallen() is None
         assert server.exit_code() is None
     finally:
         stopped = server.stop()
@@ -142,6 +144,10 @@ def test_a_dead_child_is_noticed(case: Case, tmp_path: Path, owner: PlainOwner) 
         while server.alive():
             assert time.monotonic() < end
             time.sleep(0.01)
+        failure = server.fallen()
+        assert failure is not None and failure.kind == "scheduler_died", failure
+        assert failure.retry == "once", "a kill from outside closes no arm"
+        assert until(lambda: server.exit_code() is not None, 10), "what is left is ended: nobody waits for an answer"
     finally:
         server.stop()
     assert not [pid for process in owner.processes for pid in process.tree()]

@@ -98,6 +98,8 @@ def serve(launch: Launch, log: Log, port: int, startup: Startup, children: Child
 
     def ready() -> None:
         startup.strike("warmup")
+        if any(name.startswith("scheduler") for name, _, _ in children.poll()):
+            return  # the warm-up request waits for an answer that cannot come
         label = "cuda graph" if launch.node.capability else "cpu graph"
         log.access(f"{HOST}:48452", "GET", "/model_info", 200, "OK")
         log.line(
