@@ -16,6 +16,10 @@ from runner.engines.diagnose.scan import Hit, Scan, roots, scan
 from runner.engines.diagnose.states import verdict
 from runner.engines.diagnose.symptoms import FRAME_HINTS
 
+# Stages in which requests are served: the tail of a long log shows only its batches.
+SERVING = {"serving", "batches", "ready"}
+# A sentence that no rule knows: where the exception came from is certain, which class it belongs to is not.
+CATCH_ALL = 0.45
 # Roots this close (in lines) belong to one failure: its chain of exceptions and the same failure on other ranks.
 NEAR = 120
 
@@ -94,7 +98,10 @@ def _out_of_memory(hit: Hit, found: Scan, facts: Facts) -> Diagnosis:
         return verdict("kv_pool_too_small", 0.88, hit.line, remedy=remedy)
     if re.search(r"load_model|create_weights|load_weights|process_weights_after_loading|model_loader|_initialize_model", frames):
         return verdict("cuda_oom_weight_load", 0.93, hit.line, remedy=remedy)
-    if re.search(r"event_loop|run_batch|forward_batch_generation|forward_extend|forward_decode", frames) or stage in {"serving", "ready"}:
+    if (
+        re.search(r"event_loop|run_batch|forward_batch_generation|forward_thread_func|forward_extend|forward_decode", frames)
+        or stage in SERVING
+    ):
         return verdict("cuda_oom_serving", 0.85, hit.line, remedy=remedy)
     by_stage = {
         "weights": "cuda_oom_weight_load",
@@ -145,24 +152,28 @@ def _generic(hit: Hit, found: Scan) -> Diagnosis:
             return verdict("rejected_argument_combination", 0.7, hit.line, cause=sentence)
     frames = hit.trace.frames if hit.trace else ""
     for kind, pattern, confidence in FRAME_HINTS:
-        if pattern.search(frames):
+        if pattern.search(f"{frames}\n{hit.line.text}"):
             return verdict(kind, confidence, hit.line)
     started = found.served is not None and found.served < hit.line.number
     building = "Scheduler(" in frames or "__init__" in frames
     if re.search(r"event_loop|process_batch_result|run_batch", frames) or (started and not building):
-        return verdict("scheduler_died", 0.6, hit.line)
-    return verdict("scheduler_init_crash", 0.65 if building else 0.55, hit.line)
+        return verdict("scheduler_died", CATCH_ALL, hit.line)
+    return verdict("scheduler_init_crash", CATCH_ALL, hit.line)
 
 
 def _symptom(found: Scan, facts: Facts) -> Diagnosis | None:
     hits = [hit for hit in found.hits if hit.rule.role == SYMPTOM and _counts(hit, found)]
     if not hits:
         return None
-    best = min(hits, key=lambda hit: (hit.rule.weight if hit.rule.kind == "detokenizer_died" else 5, hit.line.number))
+    best = min(hits, key=lambda hit: (hit.rule.weight, hit.line.number))
     kind, confidence = best.rule.kind, best.rule.confidence
+    if kind == "health_check_timeout":
+        fault = next((hit for hit in found.hits if hit.rule.kind == "fault" and hit.line.number < best.line.number), None)
+        if fault is not None:
+            return verdict("scheduler_died", 0.6, fault.line)
     if kind == "health_check_timeout" and facts.health == 200:
         return verdict("healthy_degraded", 0.7, best.line)
-    if kind == "scheduler_died" and found.ready is None and found.served is None:
+    if kind == "scheduler_died" and not found.has_served:
         if facts.oom_killed:
             return verdict("os_oom_killer", 0.9, best.line)
         return states.child_exit(best.line, found) or verdict("scheduler_init_crash", 0.5, best.line)

@@ -51,7 +51,7 @@ class Diagnosis(Strict):
     @property
     def _thin(self) -> bool:
         """A guess must not close an arm at the first try: a kill from outside leaves no word either."""
-        return self.confidence < (0.7 if self.kind == "os_oom_killer" else 0.5)
+        return self.confidence < SURE_ENOUGH.get(self.kind, 0.5)
 
     def json(self) -> dict[str, Any]:  # type: ignore[override]
         """The object that `action=diagnose` prints."""
@@ -65,6 +65,9 @@ class Diagnosis(Strict):
         }
 
 
+# From which confidence on a class closes an arm at the first try, where that is not 0.5. A scheduler that raised while it was built
+# fails the same way again, also where no rule knows its sentence (0.45).
+SURE_ENOUGH = {"os_oom_killer": 0.7, "scheduler_init_crash": 0.45}
 HEALTHY = frozenset({"healthy", "healthy_with_warnings", "healthy_degraded"})
 # Classes by which the engine refuses a cell for good: the same command on the same node will fail again with the same sentence.
 REFUSALS = frozenset({"unknown_cli_option", "rejected_argument_combination", "unsupported_gpu_architecture"})

@@ -37,6 +37,7 @@ _TORCH_RANK = re.compile(r"\[(?P<rank>rank\d+)\]: ?")
 _USAGE_END = re.compile(r"^\S.*?: error: ")
 _USAGE_HEADS = ("usage: ", "options:", "optional arguments:", "positional arguments:")
 _FRAME = re.compile(r"^\s+\S")
+_FRAME_OF_FILE = re.compile(r'^\s+File "[^"]+", line \d+, in ')
 _NOT_FRAME = re.compile(r"^\s+(?:what\(\): |(?:tvm|torch|RuntimeError|ValueError|AssertionError|Exception|OSError|ImportError)\S*:)")
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w]*\.)*[A-Za-z_]\w*(?:Error|Exception|Failed|Exit|Interrupt|Timeout|Failure|OutOfResources)\b(?:: |:?$)"
@@ -156,6 +157,10 @@ def tracebacks(lines: list[Line]) -> list[Trace]:
             key = line.rank if line.rank in open_traces else next(reversed(open_traces), None)
             if key is not None:
                 open_traces[key][1].append(line.text)
+            elif _FRAME_OF_FILE.match(line.text):
+                # The head of this traceback was cut off with the head of the log.
+                open_traces[line.rank] = (line.number, [line.text], chained)
+                chained = False
         elif open_traces and is_exception(line.text):
             key = line.rank if line.rank in open_traces else next(reversed(open_traces))
             start, frames, was_chained = open_traces.pop(key)

@@ -301,7 +301,7 @@ RUNTIME: tuple[Rule, ...] = (
     ),
     rule(
         "kv_pool_too_small",
-        r"Not enough memory\. Please try|profiled value -\d+|larger than the profiled value 0\b|max_total_num_tokens=-?0?\b(?:-\d+)|Not enough (?:GPU )?memory for (?:the )?KV|max_running_requests? (?:is zero|must be)|KV cache pool size must|No available memory for the cache",
+        r"Not enough memory\. Please try|[Nn]ot enough (?:GPU )?memory for .*cache|profiled value -\d+|larger than the profiled value 0\b|max_total_num_tokens=-?0?\b(?:-\d+)|Not enough (?:GPU )?memory for (?:the )?KV|max_running_requests? (?:is zero|must be)|KV cache pool size must|No available memory for the cache",
         0.94,
         1,
     ),
@@ -363,6 +363,14 @@ RUNTIME: tuple[Rule, ...] = (
         r"NCCL WARN .*(?:[Ff]ail|[Ee]rror|[Cc]losed|[Tt]imed? ?out|unhandled|unable|[Cc]annot|reset|refused|abort)|ncclUnhandledCudaError|ncclSystemError|ncclInternalError|ncclInvalidUsage|ncclInvalidArgument",
         0.88,
         7,
+    ),
+    rule(
+        "nccl_error",
+        r"nvshmem (?:setup connections|initialization) failed|NVSHMEM API called before NVSHMEM initialization",
+        0.7,
+        7,
+        cause="NVSHMEM, the transport of the expert-parallel all-to-all, could not connect its ranks",
+        remedy="NVSHMEM_DEBUG=INFO; check the network devices that it picked, or another --moe-a2a-backend",
     ),
     rule(
         "nccl_error",

@@ -86,7 +86,7 @@ NOISE = re.compile(
 WARNINGS = re.compile(
     r"""(?x)
       Warning\b | \bWARN(?:ING)?\b | is\ deprecated | Config\ file\ not\ found | sub-optimal | Ignore\ import\ error | Silent\ incorrectness
-    | is\ disabled\ because | falling\ back | [Ff]ailed\ to | not\ available | not\ supported | unavailable | Fail\ to\ set | NCCL\ WARN | not\ found
+    | is\ disabled\ because | 500\ Internal\ Server | falling\ back | [Ff]ailed\ to | not\ available | not\ supported | unavailable | Fail\ to\ set | NCCL\ WARN | not\ found
     """
 )
 DEGRADED = re.compile(

@@ -39,6 +39,11 @@ class Scan(NamedTuple):
     commands: str
 
     @property
+    def has_served(self) -> bool:
+        """True once the port was open; of a log whose head was cut off its batches say so."""
+        return self.ready is not None or self.served is not None or "batches" in self.stages.values()
+
+    @property
     def stage(self) -> str:
         """The stage in which the slowest rank is ('' when the log shows none)."""
         named = [stage for rank, stage in self.stages.items() if rank.startswith(("TP", "DP", "PP", "rank"))] or list(self.stages.values())

@@ -117,7 +117,7 @@ def child_exit(line: Line, found: Scan) -> Diagnosis | None:
     value = int(code[1])
     if value in {-7, 135}:
         return verdict("bus_error", 0.85, line)
-    served = found.ready is not None or found.served is not None
+    served = found.has_served
     if value in KILLED and not served:
         if found.stage == "distributed":
             return verdict("nccl_init_hang", 0.5, line, cause="killed while the process group was being built, without an error")
@@ -151,7 +151,9 @@ def consequence(found: Scan, facts: Facts) -> Diagnosis | None:
         )
     if best.rule.kind in {"killed", "warmup"}:
         return verdict("unknown", 0.2, best.line)
-    served = found.ready is not None or found.served is not None
+    if best.rule.kind == "fault" and _in_nccl(best.line, found):
+        return verdict("nccl_error", 0.4, best.line, cause="a process crashed inside NCCL (the dump of its threads shows it)")
+    served = found.has_served
     return verdict("scheduler_died" if served else "scheduler_init_crash", min(best.rule.confidence, 0.4), best.line)
 
 
@@ -189,6 +191,12 @@ def nothing(found: Scan, facts: Facts) -> Diagnosis:
             if pattern.search(trace.frames):
                 return verdict(kind, confidence, trace.exception)
     return verdict("unknown", 0.15, trace.exception if trace else _last(found), cause=where)
+
+
+def _in_nccl(fault: Line, found: Scan) -> bool:
+    """The innermost frames that Python's fault handler printed are NCCL's."""
+    frames = [line.text for line in found.lines if line.frame and line.number > fault.number]
+    return any(re.search(r"pynccl\w*\.py|\bin nccl[A-Z]", frame) for frame in frames[:3])
 
 
 def _last(found: Scan) -> Line | None:

@@ -27,7 +27,15 @@ SYMPTOMS: tuple[Rule, ...] = (
         "watchdog_timeout", r"(?:[Ss]cheduler |[Tt]okenizer |[Dd]etokenizer )?[Ww]atchdog timeout(?!.*self\.soft=True)", 0.9, role=SYMPTOM
     ),
     rule("nccl_error", r"NCCL communicator was aborted|ncclRemoteError", 0.5, role=SYMPTOM),
-    rule("health_check_timeout", r"Health check failed", 0.85, role=SYMPTOM),
+    rule(
+        "nccl_error",
+        r"NCCL error: .*remote process exited|NET/IB ?: ?Got completion .*status=[1-9]",
+        0.48,
+        weight=6,
+        role=SYMPTOM,
+    ),
+    rule("nccl_timeout", r"NCCL operations have failed or timed out", 0.48, weight=6, role=SYMPTOM),
+    rule("health_check_timeout", r"Health check failed", 0.85, weight=9, role=SYMPTOM),
     rule(
         "detokenizer_died",
         r"DetokenizerManager hit an exception|Subprocess (?:sglang::)?detokenizer\S* .*crashed|[Dd]etokenizer (?:process )?(?:is dead|died|exited|crashed)|Subprocess detokenizer",
@@ -61,11 +69,12 @@ CONSEQUENCES: tuple[Rule, ...] = (
     ),
     rule(
         "killed",
-        r"^Killed\s*$|\bKilled +(?:python|sglang)|Fatal Python error|Segmentation fault|core dumped|Aborted\b",
+        r"^Killed\s*$|\bKilled +(?:python|sglang)",
         0.3,
         weight=2,
         role=CONSEQUENCE,
     ),
+    rule("fault", r"Fatal Python error|Segmentation fault|core dumped|Aborted\b", 0.4, weight=2, role=CONSEQUENCE),
     rule("warmup", r"Initialization failed\. warmup error", 0.35, weight=4, role=CONSEQUENCE),
 )
 EXIT_CODE = re.compile(r"[Ee]xit code:? (-?\d+)")
@@ -75,7 +84,7 @@ FRAME_HINTS: tuple[tuple[str, re.Pattern[str], float], ...] = (
     (
         "jit_compile_failed",
         re.compile(
-            r"flashinfer/jit/(?:core|cpp_ext)\.py|torch/utils/cpp_extension\.py|_inductor/|triton/compiler/|deep_gemm/jit|tilelang/jit|tvm_ffi/cpp"
+            r"(?i:deep_?gemm\S*/jit/)|flashinfer/jit/(?:core|cpp_ext)\.py|torch/utils/cpp_extension\.py|_inductor/|triton/compiler/|deep_gemm/jit|tilelang/jit|tvm_ffi/cpp"
         ),
         0.6,
     ),
