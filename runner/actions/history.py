@@ -1,13 +1,12 @@
 """`nodes/<node>/nightly.json`: the nights of one node. Simulated nights live in a folder of their own and never mix with real ones."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from runner.analysis.nightly import Night
 from runner.errors import UserError
 from runner.records.files import read_json, write_json
+from runner.records.night import Night, Observed
 from runner.records.paths import RootPaths, safe_name
 from runner.spec.base import Strict
 
@@ -15,18 +14,8 @@ EXPERIMENT = "experiment"
 """Identity key of the experiment: nights of two experiments are never compared."""
 
 
-class Observed(Strict):
-    """How the node felt under the night's load: medians over phases; null where nothing tells."""
-
-    sm_clock_mhz: float | None = None
-    memory_clock_mhz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    throttle: tuple[str, ...] = ()
-
-
 class History(Strict):
-    """All nights of a node in time order, and how it felt in each (study -> Observed)."""
+    """All nights of a node in the order in which they were held (not by their dates: a clock may have been set back), and how it felt in each (study -> Observed)."""
 
     schema_version: int = Field(default=1, alias="schema")
     node: str
@@ -38,19 +27,18 @@ class History(Strict):
         return next((night for night in self.nights if night.study == study), None)
 
     def before(self, night: Night) -> list[Night]:
-        """Nights of the same experiment before this one."""
+        """Nights of the same experiment before this one; all of them when this one is new."""
         mine = night.identity.get(EXPERIMENT)
-        return [
-            other for other in self.nights if other.at < night.at and other.study != night.study and other.identity.get(EXPERIMENT) == mine
-        ]
+        place = next((index for index, other in enumerate(self.nights) if other.study == night.study), len(self.nights))
+        return [other for other in self.nights[:place] if other.identity.get(EXPERIMENT) == mine]
 
     def with_night(self, night: Night, observed: Observed) -> "History":
         """A study counts once: judged again, it takes the place of its former self and stays accepted if it was."""
         former = self.night(night.study)
         if former is not None and former.accepted:
             night = night.model_copy(update={"accepted": True})
-        kept: Iterable[Night] = (other for other in self.nights if other.study != night.study)
-        nights = tuple(sorted([*kept, night], key=lambda each: each.at))
+        known = former is not None
+        nights = tuple(night if other.study == night.study else other for other in self.nights) + (() if known else (night,))
         return self.model_copy(update={"nights": nights, "observed": {**self.observed, night.study: observed}})
 
     def accepted(self, study: str) -> "History":

@@ -124,7 +124,13 @@ def measure(
     scheduler.restore(study.records, study.entries)
     listener = Shown(settings.execution.quiet, scheduler, plan)
     listener.begin(study, ground)
-    order = NodeOrder(study=study.paths.name, engine=engine_spec(ground), node=settings.node, lock_dir=settings.execution.lock_dir)
+    order = NodeOrder(
+        study=study.paths.name,
+        engine=engine_spec(ground),
+        node=settings.node,
+        lock_dir=settings.execution.lock_dir,
+        not_before=study.journal.last_time,
+    )
     recipe = Recipe(
         engine=order.engine,
         model=settings.model,

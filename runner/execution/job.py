@@ -27,7 +27,7 @@ class LaunchJob(Strict):
     baseline_levels: dict[str, str] = Field(default_factory=dict)
     baseline_resolved: dict[str, Any] | None = None
     previous_arm: str | None = None
-    previous_end: float | None = Field(default=None, description="Unix seconds")
+    previous_end: float | None = Field(default=None, description="Unix seconds, by the clock of the node's worker")
     study_folder: str
     profile: bool = False
 
@@ -41,6 +41,7 @@ class NodeOrder(Strict):
     lock_dir: str | None = None
     busy_wait_s: float = 0.0
     profile_folder: str | None = None
+    not_before: float = Field(default=0.0, description="Unix seconds: no record is dated before, wherever a clock was set back")
 
 
 class NodeFacts(Strict):

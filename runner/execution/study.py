@@ -1,5 +1,6 @@
 """One study on disk: made, found again, refused. What must not change between two drivers is Plan.identity."""
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -86,11 +87,20 @@ def _begin(paths: StudyPaths, plan: Plan, config: Mapping[str, Any], replaced: s
     lock = _lock(paths)
     plan = plan.model_copy(update={"study": paths.name})
     write_json(paths.plan, plan.model_dump(mode="json", by_alias=True))
+    _make_newest(paths)
     write_json(paths.config, dict(config))
     journal = Journal(paths.journal)
     revision = code_revision()
     journal.append("study_started", study=paths.name, experiment=plan.experiment, identity=plan.identity, code_revision=revision)
     return OpenStudy(paths, plan, journal, lock, (), (), resumed=False, replaced=replaced)
+
+
+def _make_newest(paths: StudyPaths) -> None:
+    """A new study is the newest, also where the clock was set back since the last one began."""
+    others = [folder / paths.plan.name for folder in paths.folder.parent.glob("*") if folder != paths.folder]
+    newest = max((plan.stat().st_mtime_ns for plan in others if plan.is_file()), default=0)
+    if newest >= paths.plan.stat().st_mtime_ns:
+        os.utime(paths.plan, ns=(newest + 1_000_000, newest + 1_000_000))
 
 
 def _continue(paths: StudyPaths, plan: Plan) -> OpenStudy:

@@ -21,6 +21,7 @@ from runner.execution.launch import run_launch
 from runner.execution.treatment import Overlays
 from runner.loadgen.base import ClientBroken
 from runner.loadgen.driver import ProcessDriver
+from runner.records.clock import SteadyClock
 
 
 def boot_id() -> str:
@@ -37,6 +38,7 @@ class NodeWorker:
     def __init__(self, order: NodeOrder) -> None:
         """Raises NodeBusy when another study holds the node, UserError when there is no engine."""
         self._order = order
+        self._clock = SteadyClock(not_before=order.not_before)
         folder = Path(order.lock_dir) if order.lock_dir else default_lock_folder()
         self._lock = NodeLock(folder)
         self._lock.acquire(order.busy_wait_s, study=order.study)
@@ -101,7 +103,7 @@ class NodeWorker:
 
         def work() -> None:
             try:
-                record = run_launch(job, self._engine, owner, load, self.facts, events.put, self._overlays)
+                record = run_launch(job, self._engine, owner, load, self.facts, events.put, self._overlays, self._clock)
                 events.put(Event(kind="launch", launch=job.order.launch, record=record))
             except BaseException as error:  # noqa: BLE001  handed to the consumer, who raises it
                 events.put(error)

@@ -1,40 +1,50 @@
-"""The journal of a study: append-only JSON lines, each fsynced before anything is shown or believed.
+"""The journal of a study: append-only JSON lines. What is believed later is on disk before anything is shown.
 
 A line is `{"schema": 1, "seq": n, "t": unix seconds, "kind": ..., ...}`. Only the last line can be torn (the driver died
-while writing); it is cut off and reported when the journal is opened for appending.
+while writing); it is cut off and reported when the journal is opened for appending. `t` never runs backwards (clock.py).
 Kinds: study_started, launch_started, phase_finished, launch_finished, arm_closed, block_finished, event, decision, study_finished."""
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
+from runner.records.clock import SteadyClock
 from runner.records.schema import SCHEMA_VERSION, LaunchRecord
+
+PASSING = frozenset({"launch_started", "phase_finished"})
+"""Kinds that are not waited for until they are on disk: after a power cut their launch is made again anyhow. (The death of the
+driver alone loses nothing: the kernel has them.) The next line of another kind takes them along."""
 
 
 class Journal:
     """Appends to one journal. One writer at a time (the study's driver lock sees to that)."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._clock = clock
         self.torn = _cut_torn_line(path)
-        self._sequence = sum(1 for _ in _lines(path)) if path.exists() else 0
+        self._sequence, self.last_time = 0, 0.0
+        if path.exists():
+            last = b""
+            for line in _lines(path):
+                self._sequence, last = self._sequence + 1, line
+            self.last_time = _time_of(last)
+        self.clock = SteadyClock(not_before=self.last_time) if clock is None else clock
         self._file = open(path, "ab", buffering=0)
 
     def append(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Writes one line and waits until it is on disk. Raises OSError; then nothing of the line stays."""
-        line = {"schema": SCHEMA_VERSION, "seq": self._sequence, "t": self._clock(), "kind": kind, **fields}
+        """Writes one line and, but for `PASSING` kinds, waits until it is on disk. Raises OSError; then nothing of the line stays."""
+        line = {"schema": SCHEMA_VERSION, "seq": self._sequence, "t": self.clock(), "kind": kind, **fields}
         data = (json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n").encode()
         start = self._file.seek(0, os.SEEK_END)
         try:
             written = 0
             while written < len(data):
                 written += self._file.write(data[written:])
-            os.fsync(self._file.fileno())
+            if kind not in PASSING:
+                os.fdatasync(self._file.fileno())
         except OSError:
             self._file.truncate(start)
             raise
@@ -43,6 +53,14 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _time_of(line: bytes) -> float:
+    """`t` of a line; 0.0 where it has none that can be read (read_journal says what is wrong with it)."""
+    try:
+        return float(json.loads(line)["t"])
+    except (ValueError, KeyError, TypeError):
+        return 0.0
 
 
 def _cut_torn_line(path: Path) -> str | None:
