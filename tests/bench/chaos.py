@@ -9,10 +9,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.bench.chaos_clock import CLOCK_EVENTS
 from tests.bench.chaos_events import EVENTS, Event, Verdict
+from tests.bench.chaos_files import FILE_EVENTS
 from tests.bench.chaos_study import ChaosStudy, Result
 
 OUTPUT = Path(__file__).parent / "output" / "chaos.md"
+ALL = (*EVENTS, *CLOCK_EVENTS, *FILE_EVENTS)
 
 
 class Undisturbed:
@@ -97,8 +100,8 @@ def campaign(events: Sequence[Event], seed: int, folder: Path) -> list[Verdict]:
 def chosen(studies: int, seed: int) -> list[Event]:
     """Each event at least once, then more of them by their weight."""
     rng = random.Random(seed)
-    events = list(EVENTS)
-    more = rng.choices(EVENTS, [event.weight for event in EVENTS], k=max(0, studies - len(events)))
+    events = list(ALL)
+    more = rng.choices(ALL, [event.weight for event in ALL], k=max(0, studies - len(events)))
     return (events + more)[:studies]
 
 
@@ -129,7 +132,7 @@ def main() -> int:
     seed = int(given.get("seed", "1"))
     events = chosen(int(given.get("studies", "100")), seed)
     if "only" in given:
-        events = [event for event in EVENTS if given["only"] in event.name] * int(given.get("times", "1"))
+        events = [event for event in ALL if given["only"] in event.name] * int(given.get("times", "1"))
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
         verdicts = campaign(events, seed, Path(folder))
     text = table(verdicts, seed)
