@@ -24,8 +24,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PREFIXES = (
     re.compile(r"\((?:[\w:.\-]+ )?pid=\d+(?:, ip=[\w.:]+)?\) ?"),
     re.compile(r"[\w.\-]{1,60}\s{0,20}\| "),
+    re.compile(r"[│┃] ?"),
     re.compile(
-        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? (?:(?:stdout|stderr) [FP] )?(?:\| *\w+ *\| [\w.]+ *\| | +(?:INFO|WARN|ERROR|DEBUG) [\w.]+: )?"
+        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[ \t](?:(?:stdout|stderr) [FP] )?(?:\| *\w+ *\| [\w.]+ *\| | +(?:INFO|WARN|ERROR|DEBUG) [\w.]+: )?"
     ),
     re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?:\S+ \S+(?:\[\d+\])?: )?"),
     re.compile(r"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+(?::\d+)?\]? ?"),
@@ -85,7 +86,15 @@ def excerpt(text: str) -> str:
 
 def read_lines(text: str) -> list[Line]:
     """Every line that says something: empty lines, running batches and access lines are left out, usage dumps cut."""
-    return list(_lines(excerpt(text)))
+    lines = list(_lines(excerpt(text)))
+    return [line._replace(number=number) for number, line in enumerate(reversed(lines), 1)] if _newest_first(lines) else lines
+
+
+def _newest_first(lines: list[Line]) -> bool:
+    """True for what a log viewer shows with the newest line on top: frames stand before the head of their traceback, never after it."""
+    heads = [place for place, line in enumerate(lines) if _TRACEBACK in line.text]
+    after = any(lines[place + 1].frame for place in heads if place + 1 < len(lines))
+    return bool(heads) and not after and all(place > 0 and lines[place - 1].frame for place in heads)
 
 
 def _lines(text: str) -> Iterator[Line]:
@@ -101,7 +110,7 @@ def _lines(text: str) -> Iterator[Line]:
             raw = raw.rstrip("\r").rpartition("\r")[2]
         if "\x1b" in raw:
             raw = _ANSI.sub("", raw)
-        body, rank = strip_prefixes(raw)
+        body, rank = strip_prefixes(raw.rstrip(" │┃"))
         if not body.strip():
             continue
         if body.startswith("usage: "):

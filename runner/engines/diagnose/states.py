@@ -120,7 +120,7 @@ def child_exit(line: Line, found: Scan) -> Diagnosis | None:
     served = found.has_served
     if value in KILLED and not served:
         if found.stage == "distributed":
-            return verdict("nccl_init_hang", 0.5, line, cause="killed while the process group was being built, without an error")
+            return verdict("nccl_init_hang", 0.45, line, cause="killed while the process group was being built, without an error")
         return verdict(
             "os_oom_killer",
             0.65 if "OOM" in line.text else 0.6 if found.stage == "weights" else 0.45,
@@ -147,7 +147,7 @@ def consequence(found: Scan, facts: Facts) -> Diagnosis | None:
     best = min(hits, key=lambda hit: (hit.rule.weight, hit.line.number))
     if found.stage == "distributed" and facts.exit_code in KILLED:
         return verdict(
-            "nccl_init_hang", 0.5, _line_of(found, "distributed"), cause="ended while the process group was being built, without an error"
+            "nccl_init_hang", 0.45, _line_of(found, "distributed"), cause="ended while the process group was being built, without an error"
         )
     if best.rule.kind in {"killed", "warmup"}:
         return verdict("unknown", 0.2, best.line)

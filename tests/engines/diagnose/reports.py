@@ -49,9 +49,9 @@ def field_reports() -> list[Report]:
     return reports
 
 
-def own_reports() -> list[Report]:
-    """The reports of `fixtures/reports`."""
-    text = (FIXTURES / "reports/reports.txt").read_text()
+def own_reports(name: str = "reports") -> list[Report]:
+    """The reports of one file of `fixtures/reports`."""
+    text = (FIXTURES / "reports" / f"{name}.txt").read_text()
     reports = []
     for section in re.split(r"^=== ", text, flags=re.MULTILINE)[1:]:
         head, _, log = section.partition("\n")
