@@ -45,9 +45,14 @@ class Stopwatch:
 
 
 @dataclass
-class _State:
-    """What one launch has gathered so far."""
+class _Launch:
+    """One launch: what it needs, and what it has gathered so far."""
 
+    job: LaunchJob
+    load: LoadDriver
+    facts: NodeFacts
+    emit: Emit
+    paths: LaunchPaths
     server: Server | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
     outcome: Outcome = "ok"
@@ -59,6 +64,80 @@ class _State:
     notes: list[str] = field(default_factory=list)
     artifacts: dict[str, str] = field(default_factory=dict)
     patches: dict[str, str] = field(default_factory=dict)
+
+    def stage(self, name: str) -> None:
+        self.emit(Event(kind="stage", launch=self.job.order.launch, stage=name))
+
+    def patch(self, overlays: Overlays) -> None:
+        """Makes the arm's overlay of the engine's source, proves it, and puts it into the order."""
+        self.stage("patch")
+        with self.watch.stage("patch"):
+            overlay = overlays.of(self.job.order)
+        if overlay is not None:
+            write_text(self.paths.folder / "overlay.diff", overlay.diff)
+            self.artifacts["overlay_diff"] = _relative(self.paths.folder / "overlay.diff", self.job)
+            self.patches = dict.fromkeys(self.job.order.patches, overlay.digest)
+            self.job = self.job.model_copy(update={"order": self.job.order.model_copy(update={"overlay": overlay.path})})
+
+    def serve(self, engine: Engine, owner: Owner) -> None:
+        """Start, ready, description, everything that is measured, evidence. Raises LaunchFailed."""
+        self.stage("start")
+        with self.watch.stage("start"):
+            self.server = server = engine.start(self.job.order, owner)
+            ready = server.wait_ready(self.stage)
+        self.watch.seconds.update({f"start_{name}": seconds for name, seconds in ready.stages.items()})
+        self.stage("describe")
+        with self.watch.stage("describe"):
+            self.info = scrub_mapping(server.describe())
+            write_json(self.paths.server_info, _jsonable(self.info))
+        self.artifacts["server_info"] = _relative(self.paths.server_info, self.job)
+        with Vigil(server, background=ready.pid is not None) as vigil:
+            kernels = self.measure(server, ready.pid, vigil)
+        with self.watch.stage("evidence"):
+            metrics = server.metrics()
+            if metrics:
+                write_text(self.paths.metrics, metrics)
+            self.evidence = gather_evidence(self.job, server.log, self.info, metrics, self.facts, kernels)
+
+    def measure(self, server: Server, pid: int | None, vigil: Vigil) -> tuple[str, ...] | None:
+        """Output guard, phases, profile. Returns the profile's kernel names. Raises LaunchFailed as soon as the server has died."""
+        job = self.job
+        if job.protocol.fingerprint_prompts:
+            self.stage("fingerprint")
+            with self.watch.stage("fingerprint"):
+                self.fingerprint = self.load.fingerprint(
+                    GuardOrder(
+                        url=server.url,
+                        model=job.order.model,
+                        prompts=job.protocol.fingerprint_prompts,
+                        tokens=job.protocol.fingerprint_tokens,
+                        tasks=job.workload.guard_tasks,
+                    )
+                )
+            vigil.check("fingerprint")
+        for index, name in enumerate(job.phases):
+            self.stage(f"phase {name}")
+            with self.watch.stage("phases"):
+                record = self.load.run(_phase_order(job, name, index, server.url, pid, self.facts))
+            self.phases.append(record)
+            self.emit(Event(kind="phase", launch=job.order.launch, phase=record))
+            vigil.check(f"phase {name}")
+        return self.profile(server, pid) if job.profile and job.phases else None
+
+    def profile(self, server: Server, pid: int | None) -> tuple[str, ...] | None:
+        """Names of the kernels that ran in a short profile of the last decode phase (else the first phase); None without a trace."""
+        job = self.job
+        name = next((phase for phase in reversed(job.phases) if job.workload.phases[phase].kind == "decode"), job.phases[0])
+        self.stage("profile")
+        with self.watch.stage("profile"):
+            try:
+                order = _phase_order(job, name, 0, server.url, pid, self.facts)
+                profile = self.load.profile(order, gpu=bool(self.facts.gpus))
+            except (RuntimeError, TimeoutError, ValueError) as error:
+                self.notes.append(f"no profile: {error}")
+                return None
+        self.artifacts["profile"] = _relative(self.paths.profile(name), job)
+        return tuple(kernel.name for kernel in profile.kernels)
 
 
 def run_launch(
@@ -79,124 +158,23 @@ def run_launch(
     write_json(paths.order, job.order.model_dump(mode="json", by_alias=True))
     clock = clock or SteadyClock()
     started = clock()
-    state = _State()
-
-    def stage(name: str) -> None:
-        emit(Event(kind="stage", launch=job.order.launch, stage=name))
-
+    launch = _Launch(job, load, facts, emit, paths)
     try:
         if overlays is not None and job.order.patches:
-            stage("patch")
-            with state.watch.stage("patch"):
-                overlay = overlays.of(job.order)
-            if overlay is not None:
-                write_text(paths.folder / "overlay.diff", overlay.diff)
-                state.artifacts["overlay_diff"] = _relative(paths.folder / "overlay.diff", job)
-                state.patches = dict.fromkeys(job.order.patches, overlay.digest)
-                job = job.model_copy(update={"order": job.order.model_copy(update={"overlay": overlay.path})})
-        _serve(job, engine, owner, load, facts, paths, state, stage, emit)
+            launch.patch(overlays)
+        launch.serve(engine, owner)
     except LaunchFailed as failed:
-        _fail(state, failed)
+        _fail(launch, failed)
     except GuardBroken as broken:
         raise ClientBroken(f"the guard of the node's processes: {broken}") from broken
     finally:
-        if state.server is not None:
-            stage("stop")
-            with state.watch.stage("stop"):
-                stopped = state.server.stop()
+        if launch.server is not None:
+            launch.stage("stop")
+            with launch.watch.stage("stop"):
+                stopped = launch.server.stop()
             if stopped.how in ("killed", "stuck"):
-                state.notes.append(f"stop: {stopped.how} after {stopped.seconds:.1f} s")
-    return _record(job, facts, paths, state, started, clock())
-
-
-def _serve(
-    job: LaunchJob,
-    engine: Engine,
-    owner: Owner,
-    load: LoadDriver,
-    facts: NodeFacts,
-    paths: LaunchPaths,
-    state: _State,
-    stage: Callable[[str], None],
-    emit: Emit,
-) -> None:
-    stage("start")
-    with state.watch.stage("start"):
-        state.server = server = engine.start(job.order, owner)
-        ready = server.wait_ready(stage)
-    state.watch.seconds.update({f"start_{name}": seconds for name, seconds in ready.stages.items()})
-    stage("describe")
-    with state.watch.stage("describe"):
-        state.info = scrub_mapping(server.describe())
-        write_json(paths.server_info, _jsonable(state.info))
-    state.artifacts["server_info"] = _relative(paths.server_info, job)
-    with Vigil(server, background=ready.pid is not None) as vigil:
-        kernels = _measure(job, load, server, ready.pid, facts, paths, state, stage, emit, vigil)
-    with state.watch.stage("evidence"):
-        metrics = server.metrics()
-        if metrics:
-            write_text(paths.metrics, metrics)
-        state.evidence = gather_evidence(job, server.log, state.info, metrics, facts, kernels)
-
-
-def _measure(
-    job: LaunchJob,
-    load: LoadDriver,
-    server: Server,
-    pid: int | None,
-    facts: NodeFacts,
-    paths: LaunchPaths,
-    state: _State,
-    stage: Callable[[str], None],
-    emit: Emit,
-    vigil: Vigil,
-) -> tuple[str, ...] | None:
-    """Output guard, phases, profile. Returns the profile's kernel names. Raises LaunchFailed as soon as the server has died."""
-    if job.protocol.fingerprint_prompts:
-        stage("fingerprint")
-        with state.watch.stage("fingerprint"):
-            state.fingerprint = load.fingerprint(
-                GuardOrder(
-                    url=server.url,
-                    model=job.order.model,
-                    prompts=job.protocol.fingerprint_prompts,
-                    tokens=job.protocol.fingerprint_tokens,
-                    tasks=job.workload.guard_tasks,
-                )
-            )
-        vigil.check("fingerprint")
-    for index, name in enumerate(job.phases):
-        stage(f"phase {name}")
-        with state.watch.stage("phases"):
-            record = load.run(_phase_order(job, name, index, server.url, pid, facts))
-        state.phases.append(record)
-        emit(Event(kind="phase", launch=job.order.launch, phase=record))
-        vigil.check(f"phase {name}")
-    return _profile(job, load, server, pid, facts, paths, state, stage) if job.profile and job.phases else None
-
-
-def _profile(
-    job: LaunchJob,
-    load: LoadDriver,
-    server: Server,
-    pid: int | None,
-    facts: NodeFacts,
-    paths: LaunchPaths,
-    state: _State,
-    stage: Callable[[str], None],
-) -> tuple[str, ...] | None:
-    """Names of the kernels that ran in a short profile of the last decode phase (else the first phase); None without a trace."""
-    name = next((phase for phase in reversed(job.phases) if job.workload.phases[phase].kind == "decode"), job.phases[0])
-    stage("profile")
-    with state.watch.stage("profile"):
-        try:
-            order = _phase_order(job, name, 0, server.url, pid, facts)
-            profile = load.profile(order, gpu=bool(facts.gpus))
-        except (RuntimeError, TimeoutError, ValueError) as error:
-            state.notes.append(f"no profile: {error}")
-            return None
-    state.artifacts["profile"] = _relative(paths.profile(name), job)
-    return tuple(kernel.name for kernel in profile.kernels)
+                launch.notes.append(f"stop: {stopped.how} after {stopped.seconds:.1f} s")
+    return _record(launch, started, clock())
 
 
 def _phase_order(job: LaunchJob, name: str, index: int, url: str, pid: int | None, facts: NodeFacts) -> PhaseOrder:
@@ -241,13 +219,14 @@ def gather_evidence(
     return (*graded, *engine_chose(job.factors, job.order.levels, sources, version))
 
 
-def _fail(state: _State, failed: LaunchFailed) -> None:
+def _fail(state: _Launch, failed: LaunchFailed) -> None:
     state.failure = failed.failure
     state.outcome = "rejected" if failed.failure.refused_at is not None else "failed"
     state.watch.seconds.update({f"start_{name}": seconds for name, seconds in failed.stages.items() if name not in state.watch.seconds})
 
 
-def _record(job: LaunchJob, facts: NodeFacts, paths: LaunchPaths, state: _State, started: float, ended: float) -> LaunchRecord:
+def _record(state: _Launch, started: float, ended: float) -> LaunchRecord:
+    job, facts, paths = state.job, state.facts, state.paths
     order = job.order
     resolved = resolved_view(state.info) if state.info else {}
     if state.server is not None and state.server.log.exists():
