@@ -26,6 +26,7 @@ def perform(settings: Settings, overrides: list[str]) -> int:
         options=options,
         environment={**settings.node.env, **settings.model.env, **settings.engine.env, **settings.pins_env},
         architecture=settings.model.architecture or None,
+        python_path=settings.engine.extra_python_path,
     )
     text = result.pop("text")
     print(json.dumps(result) if settings.json_output else text)

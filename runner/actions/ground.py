@@ -120,8 +120,8 @@ def reader(ground: Ground) -> Callable[[list[str]], dict[str, bool | None]] | No
         return None
     from runner.engines.resolve import env_reads
 
-    python = ground.identity.python
-    return lambda names: env_reads(python, names)
+    python, places = ground.identity.python, ground.settings.engine.extra_python_path
+    return lambda names: env_reads(python, names, python_path=places)
 
 
 def node_file(ground: Ground, name: str) -> Any | None:

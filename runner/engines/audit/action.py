@@ -20,15 +20,16 @@ def audit_engine(
     options: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
     architecture: str | None = None,
+    python_path: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The audit of an engine as one JSON-able object; its readable form is under `text`.
 
     `source`: the engine's interpreter, or a folder of its sources (site-packages, an unpacked wheel, an overlay's `site`).
-    `options`: engine options of the arms by their option names. Raises UserError.
+    `options`: engine options of the arms by their option names. `python_path`: goes first on the interpreter's path. Raises UserError.
     """
     if source is None:
         raise UserError("audit reads an installed engine: give engine.python=/path/to/its/venv/bin/python, or a folder of its sources")
-    packages = packages_of(source)
+    packages = packages_of(source, python_path=python_path)
     gates = audit(
         source,
         capability,

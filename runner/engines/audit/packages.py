@@ -108,10 +108,10 @@ def packages_in(folder: Path, names: Sequence[str] = ENGINE_PACKAGES) -> dict[st
     return found
 
 
-def packages_of(source: str | Path, names: Sequence[str] = ENGINE_PACKAGES) -> dict[str, Package]:
-    """`source` is a folder of sources, or the engine's interpreter."""
+def packages_of(source: str | Path, names: Sequence[str] = ENGINE_PACKAGES, *, python_path: Sequence[str] = ()) -> dict[str, Package]:
+    """`source` is a folder of sources, or the engine's interpreter (`python_path` then goes first on its path)."""
     path = Path(source)
-    return packages_in(path, names) if path.is_dir() else installed_packages(str(source), names)
+    return packages_in(path, names) if path.is_dir() else installed_packages(str(source), names, python_path=python_path)
 
 
 def version_in(root: Path) -> str | None:

@@ -14,13 +14,14 @@ TEXT = frozenset({".py", ".cu", ".cuh", ".cc", ".cpp", ".h", ".hpp", ".rs", ".sh
 OWN_PREFIXES = ("SGLANG_", "SGL_", "FLASHINFER_", "MSCCLPP_")
 
 
-def reads_of(source: str | Path, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Places (`package/file:line`) that read each variable, in the packages of `source` (a folder, or an interpreter)."""
+def reads_of(source: str | Path, names: Sequence[str], *, python_path: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
+    """Places (`package/file:line`) that read each variable, in the packages of `source` (a folder, or an interpreter with
+    `python_path` first on its path)."""
     places: dict[str, list[str]] = {name: [] for name in names}
     if not names:
         return {}
     wanted = {name: re.compile(rb"(?<![A-Za-z0-9_])" + re.escape(name.encode()) + rb"(?![A-Za-z0-9_])") for name in names}
-    for package in packages_of(source).values():
+    for package in packages_of(source, python_path=python_path).values():
         for path in _files(package.folder):
             try:
                 content = path.read_bytes()
@@ -36,15 +37,15 @@ def reads_of(source: str | Path, names: Sequence[str]) -> dict[str, tuple[str, .
     return {name: tuple(found) for name, found in places.items()}
 
 
-def env_reads(python_or_source: str | Path, names: Sequence[str]) -> dict[str, bool | None]:
+def env_reads(python_or_source: str | Path, names: Sequence[str], *, python_path: Sequence[str] = ()) -> dict[str, bool | None]:
     """True: this version's source reads the variable. False: it is the engine's to read (by its prefix) and no source reads it.
     None: nothing can be said (libraries in binary form read it, say NCCL_*, or there is no source)."""
-    packages = packages_of(python_or_source)
+    packages = packages_of(python_or_source, python_path=python_path)
     if "sglang" not in packages:
         return dict.fromkeys(names)
     return {
         name: True if places else (False if name.startswith(OWN_PREFIXES) and _source_known(name, packages) else None)
-        for name, places in reads_of(python_or_source, names).items()
+        for name, places in reads_of(python_or_source, names, python_path=python_path).items()
     }
 
 

@@ -1,5 +1,6 @@
 """Does the source read a variable? Definitions, settings and mentions are no reading."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,9 @@ def test_what_a_library_reads_stays_unknown(tmp_path: Path) -> None:
 def test_without_a_source_nothing_is_claimed(tmp_path: Path) -> None:
     assert env_reads(tmp_path, [NAME]) == {NAME: None}
     assert env_reads(tmp_path, []) == {}
+
+
+def test_what_goes_first_on_the_path_is_what_is_read(tmp_path: Path) -> None:
+    small_package(tmp_path / "packed", {"sglang/__init__.py": "", "sglang/srt/a.py": f'x = os.getenv("{NAME}")\n'})
+    assert env_reads(sys.executable, [NAME]) == {NAME: None}, "this interpreter has no engine of its own"
+    assert env_reads(sys.executable, [NAME], python_path=[str(tmp_path / "packed")]) == {NAME: True}
