@@ -7,11 +7,12 @@ from typing import Any
 
 from runner.actions.ground import root_of
 from runner.actions.history import EXPERIMENT, History, history_path, load_history, save_history
-from runner.analysis.nightly import Night, baseline_of, what_changed
+from runner.analysis.nightly import baseline_of, what_changed
 from runner.config import Settings
 from runner.errors import UserError, choices
 from runner.records.files import read_json
 from runner.records.metrics import BY_NAME
+from runner.records.night import Night
 from runner.records.paths import RootPaths
 
 

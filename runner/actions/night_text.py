@@ -5,60 +5,23 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field
-
-from runner.actions.history import History, Observed
-from runner.analysis.nightly import Night, Shift
+from runner.actions.history import EXPERIMENT, History
+from runner.records.night import NightReport
 from runner.records.words import metric_word, phase_word, signed
-from runner.spec.base import Strict
 
-ALARMS = ("regression", "failed", "busy", "unfinished")
 SHOWN_NIGHTS = 90
 
 
-class NightReport(Strict):
-    """`nightly.json` in the study's folder."""
-
-    schema_version: int = Field(default=1, alias="schema")
-    study: str
-    node: str
-    simulated: bool
-    at: float
-    outcome: str = Field(description="learning, quiet, regression, improvement, failed, busy or unfinished")
-    sentence: str
-    changed: dict[str, tuple[str, str]] = Field(default_factory=dict, description="what differs from the last baseline night")
-    shifts: tuple[Shift, ...] = ()
-    suspects: tuple[str, ...] = ()
-    missing: tuple[str, ...] = Field(default=(), description="arms that served on baseline nights and did not tonight")
-    relaunched: tuple[str, ...] = Field(default=(), description="arms launched again tonight before anyone was told")
-    first_look: str = Field(default="", description="the outcome before the suspects were launched again; '' where nothing was suspect")
-    baseline_nights: tuple[str, ...] = ()
-    observed: Observed = Observed()
-    history: tuple[dict[str, Any], ...] = Field(
-        default=(), description="newest nights: study, at, outcome, accepted, means by quantity key"
-    )
-
-    @property
-    def alarm(self) -> bool:
-        return self.outcome in ALARMS
-
-    @property
-    def subject(self) -> str:
-        """One line for a mail or a chat."""
-        mark = "SIMULATED " if self.simulated else ""
-        return f"{mark}{self.outcome.upper() if self.alarm else self.outcome}: {self.study} on {self.node}"
-
-
-def history_rows(history: History, tonight: Night | None = None) -> tuple[dict[str, Any], ...]:
-    """What a chart needs: geometric means by quantity, night by night, tonight last."""
-    nights = [*history.nights, *([tonight] if tonight is not None and history.night(tonight.study) is None else [])]
+def history_rows(history: History, experiment: str) -> tuple[dict[str, Any], ...]:
+    """What a chart needs: geometric means by quantity, night by night, of the nights that are compared with each other."""
+    nights = [night for night in history.nights if night.identity.get(EXPERIMENT) == experiment]
     return tuple(
         {
             "study": night.study,
             "at": night.at,
             "outcome": night.outcome,
             "accepted": night.accepted,
-            "means": {name: round(statistics.geometric_mean(values), 5) for name, values in night.values.items()},
+            "means": {name: float(f"{statistics.geometric_mean(values):.5g}") for name, values in night.values.items()},
         }
         for night in nights[-SHOWN_NIGHTS:]
     )

@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from runner.actions.history import History, Observed, load_history, save_history
-from runner.actions.night_text import NightReport, history_rows, markdown
+from runner.actions.history import History, load_history, save_history
+from runner.actions.night_text import history_rows, markdown
 from runner.actions.notify import notify
 from runner.actions.tonight import felt_different, identity_of, limits_text, night_of, observed_of, quantities_of
-from runner.analysis.nightly import Night, NightVerdict, Quantity, baseline_of, judge_night
+from runner.analysis.nightly import NightVerdict, baseline_of, judge_night
 from runner.errors import NodeBusy, RunnerError, UserError
 from runner.execution.study import OpenStudy, differences, is_finished
 from runner.records.files import read_json, write_json, write_text
 from runner.records.journal import launches, read_journal
+from runner.records.night import Night, NightReport, Observed, Quantity
 from runner.records.paths import RootPaths, StudyPaths, safe_name
 from runner.records.plan import Plan
 from runner.records.schema import LaunchRecord
@@ -109,7 +110,7 @@ class NightWatch:
             at=time.time(),
             outcome=outcome,
             sentence=f"{outcome}: {first}",
-            history=history_rows(self.history),
+            history=history_rows(self.history, self.plan.experiment or "nightly"),
         )
         self._write(report)
         self._send(report)
@@ -170,13 +171,13 @@ class NightWatch:
             first_look=str(added["first_look"]) if added is not None else "",
             baseline_nights=tuple(each.study for each in baseline_of(self.history.before(night))),
             observed=observed,
-            history=history_rows(self.history),
+            history=history_rows(self.history, self.plan.experiment or "nightly"),
         )
         self._write(self.report)
         return self.report
 
     def _write(self, report: NightReport) -> None:
-        write_json(self.paths.folder / "nightly.json", report.model_dump(mode="json", by_alias=True))
+        write_json(self.paths.night, report.model_dump(mode="json", by_alias=True))
         write_text(self.paths.folder / "nightly.md", markdown(report))
 
 

@@ -6,7 +6,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from runner.actions.night_text import NightReport, fields_of, markdown
+from runner.actions.night_text import fields_of, markdown
+from runner.records.night import NightReport
 from runner.spec.study import ScheduleSpec
 
 TIMEOUT_S = 20.0

@@ -4,9 +4,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from runner.actions.ground import Ground
+from runner.errors import UserError
 from runner.records.decision import Decision
 from runner.records.files import read_json, write_json
 from runner.records.journal import launches, read_journal
+from runner.records.night import NightReport
 from runner.records.paths import StudyPaths
 from runner.records.plan import Plan
 from runner.records.schema import LaunchRecord
@@ -29,8 +31,22 @@ def decide(paths: StudyPaths, protocol: Protocol, noise: Any = None, regrade: bo
         records = regraded(paths, records, entries)
     finished = any(entry["kind"] == "study_finished" for entry in entries)
     decision = judge(plan, records, protocol, noise=noise, complete=finished)
+    if (night := night_report(paths)) is not None:
+        from runner.analysis.night_decision import as_night
+
+        decision = as_night(decision, night)
     write_json(paths.decision, decision.model_dump(mode="json", by_alias=True))
     return plan, records, decision
+
+
+def night_report(paths: StudyPaths) -> NightReport | None:
+    """What the night's watch wrote; None for every other study. Raises UserError when the file is damaged."""
+    if not paths.night.is_file():
+        return None
+    try:
+        return NightReport.model_validate(read_json(paths.night))
+    except ValueError as error:
+        raise UserError(f"{paths.night} is no outcome of a night ({str(error).splitlines()[0]}); restore it, or move it away") from None
 
 
 def settle(ground: Ground, paths: StudyPaths, tracking: "TrackingProcess | None") -> int:

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.actions.history import EXPERIMENT, Observed
-from runner.analysis.nightly import Night, Quantity, key
+from runner.actions.history import EXPERIMENT
 from runner.config import Settings
+from runner.records.night import Night, Observed, Quantity, key
 from runner.records.plan import Plan
 from runner.records.schema import LaunchRecord
 

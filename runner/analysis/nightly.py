@@ -17,6 +17,8 @@ import numpy as np
 from pydantic import Field
 
 from runner.records.metrics import metric as metric_of
+from runner.records.night import Night, NightOutcome, Quantity, Shift, key
+from runner.records.words import metric_word, phase_word
 from runner.spec.base import Strict
 from runner.spec.protocol import Margins
 
@@ -30,51 +32,15 @@ PRIOR_SD = 0.004
 """Launch-to-launch spread of a quiet node (log scale), used with the weight of PRIOR_DF launches."""
 
 
-class Quantity(Strict):
-    """One thing that is watched."""
-
-    arm: str
-    phase: str
-    metric: str
-
-
-class Night(Strict):
-    """One night of one node. `values`: quantity key `arm|phase|metric` -> values of its valid launches, in the metric's unit."""
-
-    study: str
-    at: float = Field(description="Unix seconds of the first launch")
-    identity: dict[str, str] = Field(default_factory=dict, description="engine version and build, driver, model, node, patches, clocks")
-    values: dict[str, tuple[float, ...]] = Field(default_factory=dict)
-    outcome: Literal["learning", "quiet", "regression", "improvement", "failed"] = "quiet"
-    accepted: bool = Field(default=False, description="the baseline begins with this night")
-
-
-class Shift(Strict):
-    """`change_pct` > 0 is an improvement."""
-
-    quantity: Quantity
-    change_pct: float
-    low_pct: float
-    high_pct: float
-    p_value: float
-    nights: int
-    launches: int
-    verdict: Literal["REGRESSION", "IMPROVEMENT", "quiet"]
-
-
 class NightVerdict(Strict):
     """`suspects`: arms to launch again before anyone is told."""
 
-    outcome: Literal["learning", "quiet", "regression", "improvement", "failed"]
+    outcome: NightOutcome
     shifts: tuple[Shift, ...] = ()
     suspects: tuple[str, ...] = ()
     baseline_nights: int = 0
     changed: dict[str, tuple[str, str]] = Field(default_factory=dict, description="what differs from the last baseline night")
     sentence: str = ""
-
-
-def key(quantity: Quantity) -> str:
-    return f"{quantity.arm}|{quantity.phase}|{quantity.metric}"
 
 
 def baseline_of(nights: Sequence[Night]) -> list[Night]:
@@ -100,7 +66,7 @@ def judge_night(
     baseline = baseline_of(earlier)
     changed = what_changed(baseline[-1].identity, tonight.identity) if baseline else {}
     if len(baseline) < MIN_NIGHTS:
-        sentence = f"learning: {len(baseline)} of {MIN_NIGHTS} baseline nights are there"
+        sentence = f"learning: before tonight there were {len(baseline)} of the {MIN_NIGHTS} baseline nights that a judgement needs"
         return NightVerdict(outcome="learning", baseline_nights=len(baseline), changed=changed, sentence=sentence)
     usual = quiet_since(earlier)
     before = earlier[-1] if earlier and earlier[-1] not in baseline else None
@@ -201,7 +167,8 @@ def _sentence(outcome: str, shifts: Sequence[Shift], changed: Mapping[str, tuple
     named = "; ".join(f"{name} {old} -> {new}" for name, (old, new) in changed.items())
     because = f"changed since the baseline: {named}" if named else "nothing that is recorded changed since the baseline"
     what = worst.quantity
+    others = f", and {len(shifts) - 1} more" if len(shifts) > 1 else ""
     return (
-        f"{outcome}: {what.arm}, {what.phase}, {what.metric}: {worst.change_pct:+.1f} % "
-        f"({worst.low_pct:+.1f} to {worst.high_pct:+.1f}); {because}"
+        f"{outcome}: {because}. {what.arm}, {phase_word(what.phase)}, {metric_word(what.metric)}: {worst.change_pct:+.1f} % "
+        f"({worst.low_pct:+.1f} to {worst.high_pct:+.1f}){others}"
     )

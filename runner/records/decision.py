@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from runner.records.night import NightReport
 from runner.records.schema import Evidence, RefusedAt
 from runner.spec.base import Strict
 
@@ -51,6 +52,10 @@ class ArmResult(Strict):
     reason: str = ""
     attributed: bool = Field(default=True, description="false where a factor is only resolved: the verdict is not called the flag's doing")
     notes: tuple[str, ...] = ()
+    night: str = Field(
+        default="",
+        description="a night's word for the arm, against the accepted nights: learning, quiet, REGRESSION, IMPROVEMENT; else ''",
+    )
 
 
 class CellResult(Strict):
@@ -106,3 +111,4 @@ class Decision(Strict):
     method: dict[str, Any] = Field(default_factory=dict)
     complete: bool = True
     warnings: tuple[str, ...] = ()
+    night: NightReport | None = Field(default=None, description="a nightly study's own verdict, over the node's history")

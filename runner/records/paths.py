@@ -101,6 +101,11 @@ class StudyPaths:
         return self.folder / "report.html"
 
     @property
+    def night(self) -> Path:
+        """Nightly studies only: the night's outcome over the node's history (`records/night.py`)."""
+        return self.folder / "nightly.json"
+
+    @property
     def truth(self) -> Path:
         """Simulated engine only: the true effects. Never read by the code that judges."""
         return self.folder / "truth.json"

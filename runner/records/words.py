@@ -7,21 +7,22 @@ from typing import Any
 
 from runner.records.decision import ArmResult, Decision, HypothesisResult
 from runner.records.metrics import BY_NAME
+from runner.records.night import Shift
 from runner.records.plan import Cell, Plan
 
-_ORDER = ("BASELINE", "BETTER", "MIXED", "UNRESOLVED", "SAME", "WORSE", "INERT", "BROKEN", "INVALID", "FAILED", "REJECTED")
+_ORDER = ("BASELINE", "REGRESSION", "IMPROVEMENT", "quiet", "learning", "BETTER", "MIXED", "UNRESOLVED", "SAME", "WORSE", "INERT", "BROKEN", "INVALID", "FAILED", "REJECTED")
 
 
 def outcome(arm: ArmResult) -> str:
-    """The one word that stands for an arm: its verdict where it was measured, else its status."""
-    return arm.verdict or ("not judged" if arm.status == "MEASURED" else arm.status)
+    """The one word that stands for an arm: the night's in a night, else its verdict where it was measured, else its status."""
+    return arm.night or arm.verdict or ("not judged" if arm.status == "MEASURED" else arm.status)
 
 
 def ordered(decision: Decision) -> list[ArmResult]:
     """Baseline first, then by outcome from better to worse, larger mean effect first."""
 
     def key(arm: ArmResult) -> tuple[int, float, str]:
-        word = outcome(arm)
+        word = "BASELINE" if arm.status == "BASELINE" else outcome(arm)
         return (_ORDER.index(word) if word in _ORDER else len(_ORDER), -(mean_effect(arm) or 0.0), arm.name)
 
     return sorted(decision.arms, key=key)
@@ -58,6 +59,35 @@ def interval(item: HypothesisResult) -> str:
     if item.low_pct is None or item.high_pct is None:
         return signed(item.effect_pct)
     return f"{signed(item.effect_pct)} [{signed(item.low_pct)}, {signed(item.high_pct)}]"
+
+
+def night_cell(decision: Decision, arm: ArmResult, phase: str, metric: str) -> str:
+    """Tonight's value and, where it can be judged, its change against the accepted nights: `20.1 ms, -4.8 [-6.1, -3.4]`."""
+    value = arm.values.get(phase, {}).get(metric)
+    found = next((shift for shift in night_shifts(decision, arm) if (shift.quantity.phase, shift.quantity.metric) == (phase, metric)), None)
+    parts = [f"{number(value)} {metric_unit(metric)}".strip()] if value is not None else []
+    if found is not None:
+        parts.append(f"{signed(found.change_pct)} [{signed(found.low_pct)}, {signed(found.high_pct)}]")
+    return ", ".join(parts)
+
+
+def night_shifts(decision: Decision, arm: ArmResult) -> tuple[Shift, ...]:
+    return decision.night.of(arm.name) if decision.night is not None else ()
+
+
+def night_done(decision: Decision) -> list[str]:
+    """What a night did besides measuring: suspects launched again, arms that no longer serve, the nights it is compared with."""
+    night = decision.night
+    if night is None:
+        return []
+    lines = []
+    if night.missing:
+        lines.append(f"no valid launch tonight of: {', '.join(night.missing)}")
+    if night.relaunched:
+        lines.append(f"launched again the same night before this was said: {', '.join(night.relaunched)} (first look: {night.first_look})")
+    if night.baseline_nights:
+        lines.append(f"accepted nights: {len(night.baseline_nights)}, {night.baseline_nights[0]} to {night.baseline_nights[-1]}")
+    return lines
 
 
 def evidence_word(arm: ArmResult, baseline: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from runner.records.files import write_text
 from runner.records.paths import StudyPaths
 from runner.records.plan import Plan
 from runner.records.schema import LaunchRecord
-from runner.reporting import plots, sections
+from runner.reporting import night_plots, plots, sections
 from runner.reporting.budget import budget_section
 from runner.reporting.plots import Plot
 from runner.reporting.privacy import MEANINGS, Placeholders
@@ -46,6 +46,12 @@ def draw(study: StudyPaths, decision: Decision, launches: Sequence[LaunchRecord]
         ],
         "clocks": [plots.guard(lambda: plots.clocks(decision, launches))],
     }
+    if (night := decision.night) is not None:
+        made["night"] = [plots.guard(lambda: night_plots.changes(night))]
+        made["night"] += [
+            plots.guard(lambda p=phase, m=metric: night_plots.in_history(decision, night, p, m))  # type: ignore[misc]
+            for phase, metric in night_plots.history(decision, night)[:MOST_TIME_PLOTS]
+        ]
     for phase in phases[:MOST_DISTRIBUTION_PHASES]:
         samples, per_request = request_samples(study, launches, phase, compared)
         made["distributions"].append(
@@ -78,10 +84,12 @@ def render(study: StudyPaths, decision: Decision, plan: Plan, launches: Sequence
             for _, metric in keys
         },
         rows=sections.arm_rows(decision, launches, study),
+        night_cells={arm.name: [words.night_cell(decision, arm, *key) for key in keys] for arm in decision.arms},
+        night_done=words.night_done(decision),
         counts=words.counts(decision, plan),
         exclusions=words.exclusions(plan.cells),
         invalid=sections.invalid_counts(launches),
-        plots=drawn,
+        plots={"night": [], **drawn},
         noise=sections.noise_rows(decision),
         telemetry=sections.telemetry_rows(decision, launches),
         budget=budget_section(study, decision, launches),

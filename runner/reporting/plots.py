@@ -72,7 +72,7 @@ def _attribute(text: str) -> str:
     return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
 
 
-def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
+def new_figure(width: float, height: float) -> "tuple[Figure, Axes]":
     figures, axes = _figures(width, height, 1)
     return figures, axes[0]
 
@@ -109,14 +109,14 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def _svg(figure: "Figure") -> str:
+def svg_text(figure: "Figure") -> str:
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     return text[text.index("<svg") :]
 
 
-def _tooltip(svg: str, titles: Mapping[str, str]) -> str:
+def with_tooltips(svg: str, titles: Mapping[str, str]) -> str:
     """Puts a <title> (shown by browsers under the pointer) into groups that were drawn with a gid."""
     for gid, title in titles.items():
         svg = svg.replace(f'<g id="{gid}">', f'<g id="{gid}"><title>{_attribute(title)}</title>', 1)
@@ -146,7 +146,7 @@ def forest(decision: Decision, phase: str, metric: str) -> Plot | None:
     if left_out:
         rows = sorted(rows, key=lambda row: -abs(row[1].effect_pct or 0))[:MOST_ROWS]
     rows.sort(key=lambda row: row[1].effect_pct or 0.0)
-    figure, axis = _figure(7.6, 0.9 + 0.27 * len(rows))
+    figure, axis = new_figure(7.6, 0.9 + 0.27 * len(rows))
     margin = rows[0][1].margin_pct
     axis.axvspan(-margin, margin, color=SAME, alpha=0.14, linewidth=0)
     axis.axvline(0, color=INK, linewidth=0.9)
@@ -161,17 +161,17 @@ def forest(decision: Decision, phase: str, metric: str) -> Plot | None:
             [effect], [index], marker="o", markersize=6, color=colour, markerfacecolor="none" if hollow else colour, gid=gid, linestyle=""
         )
         titles[gid] = f"{arm.name}: {item.verdict} {words.interval(item)} %, {item.launches} launches"
-    axis.set_yticks(range(len(rows)), [_short(arm.name) for arm, _ in rows])
+    axis.set_yticks(range(len(rows)), [short(arm.name) for arm, _ in rows])
     axis.set_ylim(-0.7, len(rows) - 0.3)
     axis.grid(axis="y", visible=False)
     axis.set_xlabel(f"effect on {words.metric_word(metric)} against the baseline, % (positive is better)")
     axis.set_title(f"{phase}: {words.metric_word(metric)}", loc="left")
     note = f"shaded: margin of {margin:g} %; filled: decided, hollow: SAME or UNRESOLVED"
     note += f"; the {left_out} smallest effects are only in the table" if left_out else ""
-    return Plot(f"forest-{phase}-{metric}", f"Effects on {metric} in {phase}", _tooltip(_svg(figure), titles), note)
+    return Plot(f"forest-{phase}-{metric}", f"Effects on {metric} in {phase}", with_tooltips(svg_text(figure), titles), note)
 
 
-def _short(name: str, limit: int = 44) -> str:
+def short(name: str, limit: int = 44) -> str:
     return name if len(name) <= limit else f"{name[: limit - 12]}...{name[-9:]}"
 
 
@@ -237,18 +237,21 @@ def trade_off(decision: Decision) -> Plot | None:
         axis.margins(0.12)
     for axis in axes[len(phases) :]:
         axis.set_visible(False)
-    _legend(figure, colours, decision)
+    put_legend(figure, colours, decision)
     return Plot(
-        "trade-off", "Latency against throughput", _tooltip(_svg(figure), titles), "lower right is better; ringed and dashed: Pareto front"
+        "trade-off",
+        "Latency against throughput",
+        with_tooltips(svg_text(figure), titles),
+        "lower right is better; ringed and dashed: Pareto front",
     )
 
 
-def _legend(figure: "Figure", colours: Mapping[str, tuple[str, str]], decision: Decision) -> None:
+def put_legend(figure: "Figure", colours: Mapping[str, tuple[str, str]], decision: Decision) -> None:
     from matplotlib.lines import Line2D
 
     shown = [(name, look) for name, look in colours.items() if look[0] != OTHER]
     shown.sort(key=lambda item: SERIES.index(item[1][0]))
-    handles = [Line2D([], [], color=colour, marker=marker, linestyle="", label=_short(name, 34)) for name, (colour, marker) in shown]
+    handles = [Line2D([], [], color=colour, marker=marker, linestyle="", label=short(name, 34)) for name, (colour, marker) in shown]
     if any(look[0] == OTHER and arm.values for arm in decision.arms if (look := colours[arm.name])):
         handles.append(Line2D([], [], color=OTHER, marker=".", linestyle="", label="other arms"))
     if handles:
@@ -279,7 +282,7 @@ def in_time(decision: Decision, launches: Sequence[LaunchRecord], phase: str, me
         return None
     start = min(record.started_at for record, _, _ in found)
     colours = arm_colours(decision)
-    figure, axis = _figure(7.6, 2.6)
+    figure, axis = new_figure(7.6, 2.6)
     titles = {}
     crowded = len(found) > MOST_TOOLTIPS
     crowd: dict[str, list[tuple[float, float]]] = {}
@@ -303,9 +306,12 @@ def in_time(decision: Decision, launches: Sequence[LaunchRecord], phase: str, me
     axis.set_xlabel("minutes since the first launch (dotted: a block begins)")
     axis.set_ylabel(f"{words.metric_word(metric)}, {words.metric_unit(metric)}")
     axis.set_title(f"{phase}: {words.metric_word(metric)}, launch by launch", loc="left")
-    _legend(figure, colours, decision)
+    put_legend(figure, colours, decision)
     return Plot(
-        f"time-{phase}-{metric}", f"{metric} of {phase} in time order", _tooltip(_svg(figure), titles), "line: the baseline; x: not counted"
+        f"time-{phase}-{metric}",
+        f"{metric} of {phase} in time order",
+        with_tooltips(svg_text(figure), titles),
+        "line: the baseline; x: not counted",
     )
 
 
@@ -336,9 +342,9 @@ def distributions(samples: Mapping[str, Mapping[str, Sequence[float]]], phase: s
         axis.set_ylabel("share at or below")
         axis.set_title(f"{phase}: {name.upper()}", loc="left")
         axis.set_ylim(0, 1.02)
-    _legend(figure, colours, decision)
+    put_legend(figure, colours, decision)
     what = "every request of valid launches" if per_request else "launch medians (request files are not there)"
-    return Plot(f"distribution-{phase}", f"TTFT and TPOT of {phase}", _svg(figure), what)
+    return Plot(f"distribution-{phase}", f"TTFT and TPOT of {phase}", svg_text(figure), what)
 
 
 def _thin(ordered: Sequence[float], most: int = 160) -> list[tuple[float, float]]:
@@ -370,7 +376,7 @@ def clocks(decision: Decision, launches: Sequence[LaunchRecord]) -> Plot | None:
             axis.plot([x for x, _ in points], [y for _, y in points], marker=marker, color=colour, markersize=4, linestyle="")
         axis.set_xlabel("minutes")
         axis.set_title(label, loc="left")
-    return Plot("clocks", "GPU clocks and power", _svg(figure), "one point a launch (mean over its phases); colours as above")
+    return Plot("clocks", "GPU clocks and power", svg_text(figure), "one point a launch (mean over its phases); colours as above")
 
 
 def failed_arms(decision: Decision) -> list[ArmResult]:

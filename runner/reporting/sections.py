@@ -90,10 +90,10 @@ def _reasons(arm: ArmResult, own: Sequence[LaunchRecord]) -> list[str]:
     reasons = [arm.reason] if arm.reason else []
     if arm.same_as and arm.same_as not in arm.reason:
         reasons.append(f"same as {arm.same_as}")
-    if arm.verdict in ("BETTER", "WORSE", "MIXED") and not arm.attributed:
+    if arm.verdict in ("BETTER", "WORSE", "MIXED") and not arm.attributed and not arm.night:
         reasons.append("A factor is only resolved, never observed: the effect is real, but not shown to be the flag's doing.")
     unseen = [item for item in arm.hypotheses if item.verdict == "UNRESOLVED" and item.could_see_pct is not None]
-    if unseen:
+    if unseen and not arm.night:
         reasons.append("The study could have seen: " + ", ".join(f"{item.phase} {item.could_see_pct:.1f} %" for item in unseen))
     for item in arm.hypotheses:
         adjusted, effect = item.effect_adjusted_pct, item.effect_pct

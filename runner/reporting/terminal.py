@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from runner.records import words
-from runner.records.decision import ArmResult, Decision
+from runner.records.decision import ArmResult, Decision, HypothesisResult
 from runner.records.paths import StudyPaths
 from runner.records.plan import Plan
 from runner.reporting.progress import Progress
@@ -26,6 +26,8 @@ _STYLES = {
     "BROKEN": "red",
     "INERT": "dim",
     "INVALID": "red",
+    "REGRESSION": "bold red",
+    "IMPROVEMENT": "bold green",
 }
 _EXCLUSIONS_SHOWN = 8
 
@@ -42,6 +44,8 @@ def print_decision(decision: Decision, plan: Plan, study: StudyPaths | None = No
         _say(console, "NOT FINISHED: the study can go on; run the same command again.", "yellow")
     _say(console, decision.question or plan.question)
     _say(console, decision.recommendation.sentence, "bold")
+    for text in words.night_done(decision):
+        _say(console, text)
     _print_arms(console, decision, simulated)
     for arm in decision.arms:
         _explain(console, arm)
@@ -68,7 +72,10 @@ def _print_arms(console: "Console", decision: Decision, simulated: bool) -> None
     longest = max((len(arm.name) for arm in decision.arms), default=8)
     title = f"{'SIMULATED  ' if simulated else ''}{decision.study}"
     meaning = "effect in % against the baseline, + is better, [simultaneous interval]"
-    needed = min(longest, 44) + 10 + 19 * len(keys) + 12 + 14 + 2 * (len(keys) + 4)
+    if decision.night is not None:
+        meaning = "tonight; change in % against the accepted nights, + is better, [interval]"
+    column = 19 if decision.night is None else 30
+    needed = min(longest, 44) + 10 + column * len(keys) + 12 + 14 + 2 * (len(keys) + 4)
     if needed <= console.width:
         console.print(_wide(decision, keys, f"{title}: {meaning}"))
     else:
@@ -83,7 +90,7 @@ def _wide(decision: Decision, keys: list[tuple[str, str]], title: str) -> "Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title_style="bold")
     table.add_column("arm", overflow="fold", min_width=12)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("verdict" if decision.night is None else "tonight", no_wrap=True)
     for phase, metric in keys:
         table.add_column(f"{words.phase_word(phase)} {words.metric_word(metric)}", justify="right")
     table.add_column("evidence", no_wrap=True)
@@ -93,7 +100,7 @@ def _wide(decision: Decision, keys: list[tuple[str, str]], title: str) -> "Table
         table.add_row(
             _plain(arm.name),
             _word(words.outcome(arm)),
-            *(_plain(words.interval(item)) if item else "" for item in found),
+            *(_plain(_cell(decision, arm, key, item)) for key, item in zip(keys, found, strict=True)),
             words.evidence_word(arm, words.baseline_levels(decision)),
             _launches(arm),
         )
@@ -114,10 +121,21 @@ def _print_narrow(console: "Console", decision: Decision, keys: list[tuple[str, 
         console.print(right if len(arm.name) <= left else Text(" " * left) + right, no_wrap=True, crop=False)
         if arm.status in ("REJECTED", "FAILED", "INERT"):
             continue  # nothing was compared: the reason below says why
+        if decision.night is not None:
+            for key in keys:
+                if text := words.night_cell(decision, arm, *key):
+                    console.print(Text(f"    {labels[key]:<26}  {text:>44}"), no_wrap=True, crop=False)
+            continue
         for item in (found for key in keys if (found := words.find(arm, *key))):
             label = labels[(item.phase, item.metric)]
             line = Text.assemble(f"    {label:<26} ", _word(f"{item.verdict.lower():<10}", item.verdict), f"  {words.interval(item):>20}")
             console.print(line, no_wrap=True, crop=False)
+
+
+def _cell(decision: Decision, arm: ArmResult, key: tuple[str, str], item: HypothesisResult | None) -> str:
+    if decision.night is not None:
+        return words.night_cell(decision, arm, *key)
+    return words.interval(item) if item else ""
 
 
 def _plain(text: str) -> "Text":
@@ -140,9 +158,9 @@ def _explain(console: "Console", arm: ArmResult) -> None:
     """One line for an arm whose outcome needs a reason."""
     named = arm.failure_class if arm.failure_class and arm.failure_class not in arm.reason else ""
     reasons = [f"same as {arm.same_as}" if arm.same_as and "same as" not in arm.reason else "", named, arm.reason]
-    if arm.verdict in ("BETTER", "WORSE", "MIXED") and not arm.attributed:
+    if arm.verdict in ("BETTER", "WORSE", "MIXED") and not arm.attributed and not arm.night:
         reasons.append("a factor is only resolved, not observed: the effect is real, but not shown to be the flag's doing")
-    if arm.verdict == "UNRESOLVED":
+    if arm.verdict == "UNRESOLVED" and not arm.night:
         seen = [item.could_see_pct for item in arm.hypotheses if item.verdict == "UNRESOLVED" and item.could_see_pct is not None]
         if seen:
             reasons.append(f"this study could have seen {max(seen):.1f} %")

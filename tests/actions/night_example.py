@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from runner.actions.ground import Ground
-from runner.actions.history import EXPERIMENT, History, Observed, save_history
+from runner.actions.history import EXPERIMENT, History, save_history
 from runner.actions.nightly import NightWatch
-from runner.analysis.nightly import Night
 from runner.execution.study import OpenStudy, open_study
+from runner.records.night import Night, Observed
 from runner.records.paths import RootPaths
 from runner.records.schema import LaunchRecord, PhaseRecord
 from tests.actions.example import settings_of

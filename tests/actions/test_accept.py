@@ -8,8 +8,9 @@ import pytest
 
 from runner.actions.accept import perform
 from runner.actions.history import load_history
-from runner.analysis.nightly import Night, baseline_of
+from runner.analysis.nightly import baseline_of
 from runner.errors import UserError
+from runner.records.night import Night
 from runner.records.paths import RootPaths
 from tests.actions.example import settings_of
 from tests.actions.night_example import nights, study_of, with_history

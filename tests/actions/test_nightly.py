@@ -84,7 +84,7 @@ def test_a_suspect_is_launched_again_with_the_baseline_and_then_told(
     shift = next(shift for shift in report.shifts if shift.quantity.arm == "fast")
     assert shift.launches == 3 and shift.change_pct == pytest.approx(-4.8, abs=0.5)
     assert watch.tell(0) == 3
-    assert "regression: fast" in capsys.readouterr().out
+    assert "fast, c1, TPOT p50: -4." in capsys.readouterr().out
     written = read_json(study.paths.folder / "nightly.json")
     assert written["outcome"] == "regression" and written["history"][-1]["study"] == "tonight" and len(written["history"]) == 9
 

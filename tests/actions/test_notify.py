@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runner.actions.night_text import NightReport
 from runner.actions.notify import fill_text, notify
 from runner.actions.units import Night, systemd_units
+from runner.records.night import NightReport
 from runner.spec.study import ScheduleSpec
 
 REGRESSION = NightReport(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.actions.history import History, save_history
-from runner.analysis.nightly import Night
+from runner.records.night import Night
 from runner.records.paths import RootPaths
 
 EXPERIMENT = """\

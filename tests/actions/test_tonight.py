@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.actions.history import Observed
 from runner.actions.tonight import felt_different, identity_of, limits_text, observed_of, quantities_of, values_of
 from runner.engines.gpu_limits import GpuLimits
+from runner.records.night import Observed
 from runner.records.schema import Command, PhaseRecord
 from tests.actions.example import settings_of
 from tests.execution.example import small_plan

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from runner.analysis.nightly import Night, Quantity, baseline_of, judge_night, key, what_changed
+from runner.analysis.nightly import baseline_of, judge_night, what_changed
+from runner.records.night import Night, Quantity, key
 from runner.spec.protocol import Margins
 
 QUANTITIES = [Quantity(arm=arm, phase="decode_c16", metric="tpot_p50_ms") for arm in ("baseline", "mscclpp", "fusion", "sbo")]
