@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic_ns, process_time
 from urllib.parse import urlsplit
 
-from runner.loadgen.protocol import Connection, Exchange, connect, resolve
+from runner.loadgen.protocol import Connection, Exchange, Readers, connect, resolve
 
 NS = 1_000_000_000
 BEAT_S = 0.025
@@ -89,11 +89,13 @@ class Drive:
         self._out = Outcome()
         self._sending = True
         self._finished: asyncio.Future[None] | None = None
+        self._readers: Readers | None = None
 
     async def run(self, start_at_ns: int = 0) -> Outcome:
         """Drives to the end and returns. Never raises for what the server does."""
         loop = asyncio.get_running_loop()
         self._finished = loop.create_future()
+        self._readers = Readers()
         self._out.asked_at = monotonic_ns()
         first = self._concurrency if self._schedule is None else min(self._concurrency, 64, len(self._schedule))
         self._build(min(first, 256))
@@ -121,6 +123,7 @@ class Drive:
                 connection.close()
             for task in self._opening:
                 task.cancel()
+            self._readers.close()
         return self._out
 
     async def _prewarm(self, count: int) -> None:
@@ -135,7 +138,8 @@ class Drive:
             opened += group
 
     async def _connect(self) -> Connection:
-        return await connect(self._target.address, self._target.port, self._ended, self._connect_timeout)
+        assert self._readers is not None
+        return await connect(self._target.address, self._target.port, self._readers, self._ended, self._connect_timeout)
 
     # sending
 
@@ -282,5 +286,5 @@ class Drive:
         for connection, exchange in list(self._open.items()):
             if now - exchange.sent > self._request_timeout:
                 connection.abandon(f"timed out: not finished after {self._request_timeout / NS:g} s")
-            elif now - max(exchange.sent, exchange.received) > self._stall_timeout:
+            elif now - exchange.heard > self._stall_timeout:
                 connection.abandon(f"stalled: no byte for {self._stall_timeout / NS:g} s")

@@ -118,6 +118,25 @@ async def garbage(reply: Reply) -> None:
     await reply.writer.drain()
 
 
+async def garbage_between_chunks(reply: Reply) -> None:
+    reply.head()
+    for count in range(1, 4):
+        await reply.chunk(event(count, 16))
+        await asyncio.sleep(0.005)
+    reply.writer.write(b"zz\r\nnot a chunk\r\n")
+    await reply.writer.drain()
+
+
+async def too_short_a_chunk(reply: Reply) -> None:
+    """A whole piece whose announced length is not its own: what follows is no size line."""
+    reply.head()
+    await reply.chunk(event(1, 16))
+    await asyncio.sleep(0.005)
+    data = event(2, 16)
+    reply.writer.write(f"{len(data) - 4:x}\r\n".encode() + data + b"\r\n")
+    await reply.writer.drain()
+
+
 async def refusal(reply: Reply) -> None:
     await reply.plain('{"error": {"message": "too long"}}', "400 Bad Request")
 
@@ -135,6 +154,8 @@ async def in_stream(reply: Reply) -> None:
         (eof, "failed", "closed before the response ended"),
         (no_done, "truncated", ""),
         (garbage, "failed", "not HTTP"),
+        (garbage_between_chunks, "failed", "not HTTP"),
+        (too_short_a_chunk, "failed", "not HTTP"),
         (refusal, "failed", "HTTP 400: too long"),
         (in_stream, "failed", "scheduler died"),
     ],
@@ -171,6 +192,45 @@ def test_chunk_borders_and_slow_bytes_do_not_matter() -> None:
         driven = drive(server, requests=4)
     assert words(driven) == ["completed"] * 4
     assert server.connections == 2
+
+
+@pytest.mark.parametrize("shape", ["%x\r\n%b\r\n", "%X\r\n%b\r\n", "000%x\r\n%b\r\n", "%x;name=value\r\n%b\r\n", "%x\r\n%b\r\nhalf"])
+def test_every_spelling_of_a_chunk_is_read(shape: str) -> None:
+    """A piece that is one whole chunk is not shown to the parser; every other one is, and neither may confuse the other."""
+
+    async def script(reply: Reply) -> None:
+        reply.head()
+        for count in range(1, TOKENS + 1):
+            data = event(count, 16, count == TOKENS)
+            if shape.endswith("half"):
+                wire = b"%x\r\n%b\r\n" % (len(data), data)
+                cut = (1, len(wire) - 1, 7)[count % 3]
+                reply.writer.write(wire[:cut])
+                await asyncio.sleep(0.003)
+                reply.writer.write(wire[cut:])
+            else:
+                reply.writer.write(shape.encode() % (len(data), data))
+            await asyncio.sleep(0.003)
+        await reply.chunk(b"data: [DONE]\n\n")
+        await reply.end()
+
+    with FakeServer(script) as server:
+        driven = drive(server, requests=4)
+        assert words(driven) == ["completed"] * 4
+        assert server.connections == 2
+
+
+def test_a_request_larger_than_the_socket_takes_at_once_arrives_whole() -> None:
+    with FakeServer() as server:
+        target = Target.of(server.url)
+        prompts = PromptStream("k", 500, (0,), LengthRecipe(value=1_500_000), LengthRecipe(value=TOKENS), max_context=2_000_000)
+        data = request(prompts(0), "generate", "m", target.host)
+
+        async def run() -> Outcome:
+            return await Drive(target, lambda _: data, 1, more=lambda started, _: started < 2).run()
+
+        assert words(uvloop.run(asyncio.wait_for(run(), 20))) == ["completed"] * 2
+        assert [len(body["input_ids"]) for body in server.bodies] == [1_500_000] * 2
 
 
 def test_a_content_length_body_is_read_too() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.loadgen.protocol import Exchange
-from runner.loadgen.streams import Stream, outcome, read_stream
+from runner.loadgen.streams import Stream, outcome, plain_counts, read_stream
 from tests.loadgen.fake_server import event
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "loadgen"
@@ -189,6 +189,37 @@ def test_counting_without_decoding_gives_what_decoding_gives(text: str, steps: l
     expected = [sum(steps[: at + 1]) for at in range(len(steps))]
     assert (stream.tokens, stream.error, stream.ids_received) == (expected, "", counts)
     assert outcome(stream, counts) == "completed"
+
+
+def middle(count: int, **more: object) -> bytes:
+    value = {"text": "x", "meta_info": {"finish_reason": None, "completion_tokens": count, "num_retractions": 0}, **more}
+    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+
+
+def test_middle_chunks_are_counted_all_at_once() -> None:
+    assert plain_counts([middle(3), middle(4), middle(9)], 2) == [3, 4, 9]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [],
+        [middle(3), middle(3)],
+        [middle(2), middle(3)],
+        [middle(3) + middle(4), middle(5)],
+        [middle(3) + middle(4)[:20], middle(4)[20:]],
+        [middle(3), b": ping\n\n"],
+        [middle(3), b"data: {}\n\n", middle(5)],
+        [middle(3), b"event: x\n" + middle(4)],
+        [middle(3), middle(4).replace(b"null", b'{"type":"length"}')],
+        [middle(3), middle(4).replace(b'retractions":0', b'retractions":1')],
+        [middle(3, error="no")],
+        [middle(3), b'data: {"a":1,"finish_reason":null}\n\n'],
+        [middle(3).replace(b"\n\n", b"\r\n\r\n")],
+    ],
+)
+def test_what_needs_a_look_is_not_counted_at_once(pieces: list[bytes]) -> None:
+    assert plain_counts(pieces, 2) == []
 
 
 def test_a_retraction_in_a_middle_chunk_is_seen() -> None:
