@@ -121,7 +121,7 @@ def measure(
     scheduler = Scheduler(plan, settings.protocol, noise, unmeasured(ground, plan))
     if night is not None:
         night.restore(scheduler)
-    scheduler.restore(study.records, study.entries)
+    scheduler.restore(*study.history())
     listener = Shown(settings.execution.quiet, scheduler, plan)
     listener.begin(study, ground)
     order = NodeOrder(

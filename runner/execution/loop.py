@@ -15,6 +15,7 @@ from runner.execution.job import Event, LaunchJob, NodeOrder
 from runner.execution.scheduler import Scheduler, Slot
 from runner.execution.study import OpenStudy
 from runner.loadgen.base import ClientBroken
+from runner.records.files import read_json
 from runner.records.schema import LaunchRecord, PhaseRecord
 from runner.spec.engine import EngineSpec
 from runner.spec.factor import FactorSpec
@@ -93,6 +94,7 @@ class StudyLoop:
         self.scheduler.opened = lambda block: self.study.journal.append(
             "block_opened", block=block.index, arms=block.arms, purpose=block.purpose
         )
+        self._baseline_resolved = self._baseline_resolved or self._known_baseline()
         for handle in handles:
             self._nodes[self._unique(handle.name)] = _Node(handle)
         self.scheduler.boots.update({name: node.handle.describe().boot_id for name, node in self._nodes.items()})
@@ -112,6 +114,14 @@ class StudyLoop:
             raise
         if not self._nodes:
             raise NotFinished("no node is left; start the same command again when one is back")
+
+    def _known_baseline(self) -> dict[str, Any] | None:
+        """The baseline's resolved configuration as an earlier driver's launch recorded it: arms are compared with it for fairness."""
+        for launch in reversed(self.scheduler.launches):
+            path = self.study.paths.launch(launch.launch).record
+            if launch.arm == self.study.plan.baseline and launch.outcome == "ok" and path.is_file():
+                return dict(read_json(path).get("resolved") or {}) or None
+        return None
 
     def _unique(self, name: str) -> str:
         number, unique = 2, name

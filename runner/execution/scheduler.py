@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.analysis.next_block import NextBlock, next_block
 from runner.analysis.noise import NoiseFloor
+from runner.records.lean import lean
 from runner.records.plan import Plan
 from runner.records.schema import LaunchRecord, Purpose
 from runner.spec.protocol import Protocol
@@ -225,7 +226,7 @@ class Scheduler:
         return self._account(slot, record)
 
     def _account(self, slot: Slot, record: LaunchRecord) -> str | None:
-        self.launches.append(record)
+        self.launches.append(lean(record))
         self._unmeasured = [item for item in self._unmeasured if item != (slot.arm, slot.purpose)]
         block = self.blocks.get(slot.block) if slot.purpose in ("measure", "confirm", "noise") else None
         if block is not None:

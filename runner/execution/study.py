@@ -11,7 +11,8 @@ from filelock import FileLock, Timeout
 from runner.errors import NodeBusy, UserError, choices
 from runner.execution.revision import code_revision
 from runner.records.files import read_json, write_json
-from runner.records.journal import Journal, launches, read_journal
+from runner.records.journal import Journal, each_entry
+from runner.records.lean import lean
 from runner.records.paths import RootPaths, StudyPaths, safe_name
 from runner.records.plan import Plan
 from runner.records.schema import LaunchRecord
@@ -19,17 +20,36 @@ from runner.records.schema import LaunchRecord
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """A study with its driver lock held. `records`: finished launches of earlier drivers; `torn`: text cut from the journal."""
+    """A study with its driver lock held. `torn`: text cut from the journal."""
 
     paths: StudyPaths
     plan: Plan
     journal: Journal
     lock: FileLock
-    records: tuple[LaunchRecord, ...]
-    entries: tuple[dict[str, Any], ...]
     resumed: bool
     torn: str | None = None
     replaced: str = ""
+
+    def history(self) -> tuple[list[LaunchRecord], list[dict[str, Any]]]:
+        """What earlier drivers did, from the journal: finished launches (lean, in order; of two with one id the last counts) and the
+        entries that are neither launches nor phases. Read anew at each call, line by line: 1,200 whole launches are a load."""
+        records: dict[str, LaunchRecord] = {}
+        entries: list[dict[str, Any]] = []
+        for entry in each_entry(self.paths.journal):
+            if entry.get("kind") == "launch_finished":
+                record = lean(LaunchRecord.model_validate(entry["launch"]))
+                records[record.launch] = record
+            elif entry.get("kind") != "phase_finished":
+                entries.append(entry)
+        return list(records.values()), entries
+
+    @property
+    def records(self) -> list[LaunchRecord]:
+        return self.history()[0]
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        return self.history()[1]
 
     def close(self) -> None:
         self.journal.close()
@@ -92,7 +112,7 @@ def _begin(paths: StudyPaths, plan: Plan, config: Mapping[str, Any], replaced: s
     journal = Journal(paths.journal)
     revision = code_revision()
     journal.append("study_started", study=paths.name, experiment=plan.experiment, identity=plan.identity, code_revision=revision)
-    return OpenStudy(paths, plan, journal, lock, (), (), resumed=False, replaced=replaced)
+    return OpenStudy(paths, plan, journal, lock, resumed=False, replaced=replaced)
 
 
 def _make_newest(paths: StudyPaths) -> None:
@@ -106,10 +126,14 @@ def _make_newest(paths: StudyPaths) -> None:
 def _continue(paths: StudyPaths, plan: Plan) -> OpenStudy:
     lock = _lock(paths)
     journal = Journal(paths.journal)
-    entries = read_journal(paths.journal)
-    records = launches(entries)
-    journal.append("study_resumed", study=paths.name, launches=len(records), torn=journal.torn, code_revision=code_revision())
-    return OpenStudy(paths, plan, journal, lock, tuple(records), tuple(entries), resumed=True, torn=journal.torn)
+    journal.append("study_resumed", study=paths.name, launches=_finished_launches(paths), torn=journal.torn, code_revision=code_revision())
+    return OpenStudy(paths, plan, journal, lock, resumed=True, torn=journal.torn)
+
+
+def _finished_launches(paths: StudyPaths) -> int:
+    """How many launches the journal holds, without reading them."""
+    with open(paths.journal, "rb") as file:
+        return sum(b'"kind":"launch_finished"' in line[:200] for line in file)
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> str:

@@ -84,15 +84,18 @@ def _lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """All whole lines. Raises UserError naming the line when one is not JSON (records were edited or the disk is bad)."""
-    entries = []
+def each_entry(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines one by one. Raises UserError naming the line when one is not JSON (records were edited or the disk is bad)."""
     for number, line in enumerate(_lines(path), 1):
         try:
-            entries.append(json.loads(line))
+            yield json.loads(line)
         except ValueError as error:
             raise UserError(f"{path}, line {number} is not JSON ({error}); restore the file or move the study away") from None
-    return entries
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """All whole lines. Raises UserError as `each_entry`."""
+    return list(each_entry(path))
 
 
 def launches(entries: list[dict[str, Any]]) -> list[LaunchRecord]:

@@ -66,7 +66,7 @@ class Timed:
 def opened(root: Path, plan: Plan, protocol: Protocol) -> tuple[OpenStudy, Scheduler]:
     study = open_study(RootPaths(root), plan, name="load", new=False, config={})
     scheduler = Scheduler(study.plan, protocol, None, [])
-    scheduler.restore(study.records, study.entries)
+    scheduler.restore(*study.history())
     return study, scheduler
 
 

@@ -59,7 +59,7 @@ def run_study(
     order = NodeOrder(study="mine", engine=engine(load_s), node=NODE, lock_dir=str(root / "lock"))
     study = open_study(RootPaths(root), small_plan(), name="mine", new=False, config={})
     scheduler, listener = Scheduler(study.plan, protocol, None, []), Watching(on_done)
-    scheduler.restore(study.records, study.entries)
+    scheduler.restore(*study.history())
     executor = RayExecutor(RaySpec(address=address, nodes=nodes), gpus=1, pretend_gpus=True)
     try:
         StudyLoop(study, recipe, scheduler, executor, order, listener).run(executor.open(order, nodes))

@@ -51,7 +51,7 @@ def run(
     """One driver's life over the study in `root`."""
     study = open_study(RootPaths(root), small_plan(), name="mine", new=False, config={})
     scheduler, listener = Scheduler(study.plan, protocol, None, unmeasured), Silent()
-    scheduler.restore(study.records, study.entries)
+    scheduler.restore(*study.history())
     made = recipe(protocol)
     order = NodeOrder(study="mine", engine=made.engine, node=NODE)
     loop = StudyLoop(study, made, scheduler, FakeExecutor(nodes, spare), order, listener, stop or (lambda: False))
