@@ -196,7 +196,7 @@ def run_sglang(level: Level, seconds: float, folder: Path, tokenizer: Path) -> R
     for text, ttft, gaps in zip(found["generated_texts"], found["ttfts"], found["itls"], strict=True):
         if gaps:
             reported[text] = Reported(ttft * 1e3, sum(gaps) / len(gaps) * 1e3, [gap * 1e3 for gap in gaps])
-    answers = {f"r{answer.number}": answer for answer in read_log(log) if len(answer.stamps) == TOKENS}
+    answers = {f"r{answer.number:07d}": answer for answer in read_log(log) if len(answer.stamps) == TOKENS}
     served = [answer for key, answer in answers.items() if key in reported]
     begin, end = min(answer.received for answer in served), max(answer.stamps[-1] for answer in served)
     cpu = used_until(samples, end) - used_until(samples, begin)
