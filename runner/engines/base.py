@@ -22,6 +22,19 @@ class LaunchFailed(Exception):
         self.stages = dict(stages or {})
 
 
+class Ranks(Strict):
+    """A server that spans machines: this process is rank `rank` of `count`; rank 0 is met at `address` (host:port)."""
+
+    rank: int = Field(ge=0)
+    count: int = Field(ge=2)
+    address: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The engine's options for it."""
+        return {"nnodes": self.count, "node-rank": self.rank, "dist-init-addr": self.address}
+
+
 class LaunchOrder(Strict):
     """Everything an engine needs to start one server. Made by planning and execution, read by engines; JSON on disk."""
 
@@ -41,6 +54,7 @@ class LaunchOrder(Strict):
     node: NodeSpec
     overlay: str | None = Field(default=None, description="absolute path of the overlay that goes first on the arm's path")
     seed: int = 0
+    ranks: Ranks | None = Field(default=None, description="null: the whole server is on one machine")
 
 
 class Ready(Strict):
@@ -164,6 +178,7 @@ __all__ = [
     "LaunchOrder",
     "OwnedProcess",
     "Owner",
+    "Ranks",
     "Ready",
     "Server",
     "Stopped",

@@ -15,9 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.engines.audit.packages import ENGINE_PACKAGES, Package, packages_in
 from runner.engines.base import LaunchOrder, Owner, argv_of
 from runner.engines.container_python import wrapper
+from runner.engines.container_source import SCRIPT as COPY_SCRIPT
+from runner.engines.container_source import copy_packages
 from runner.engines.environment import CACHE_VARIABLES, base_environment, cache_folder, cache_home
+from runner.engines.evidence.probe import probe_words, read_probe
 from runner.engines.gpus import Gpus
 from runner.engines.httpserver import HttpServer
 from runner.engines.identity import PACKAGES, SCRIPT
@@ -31,20 +35,7 @@ from runner.spec.engine import EngineSpec
 CACHES_INSIDE = "/runner/caches"
 OVERLAY_INSIDE = "/runner/overlay"
 MODEL_INSIDE = "/runner/model"
-OUT_INSIDE = "/runner/out"
 SHM = "32g"
-COPY_SCRIPT = """
-import importlib.util, os, shutil, sys
-for name in sys.argv[2:]:
-    spec = importlib.util.find_spec(name)
-    for place in list(spec.submodule_search_locations or [])[:1] if spec else []:
-        for here, _, names in os.walk(place):
-            for each in names:
-                if each.endswith((".py", ".json")):
-                    target = os.path.join(sys.argv[1], name, os.path.relpath(here, place))
-                    os.makedirs(target, exist_ok=True)
-                    shutil.copyfile(os.path.join(here, each), os.path.join(target, each))
-"""
 RUNTIMES = ("docker", "podman")
 
 
@@ -72,16 +63,15 @@ class ContainerEngine:
             raise UserError(f"engine.container_runtime={self.spec.container_runtime}: no such command on this machine")
         return found
 
-    def run_once(
-        self, words: Sequence[str], mounts: Mapping[str, str] | None = None, timeout: float = 300.0, writable: bool = False
-    ) -> "subprocess.CompletedProcess[str]":
-        """Runs `words` in a fresh container without GPUs and network, and removes it: for identity, resolve and audit. `mounts`:
-        folder here -> folder inside, read-only unless `writable`."""
-        argv = [self.runtime, "run", "--init", "--rm", "--network=none"]
-        argv += [word for here, there in (mounts or {}).items() for word in ("--volume", f"{here}:{there}" + ("" if writable else ":ro"))]
+    def _once(self, words: Sequence[str], gpus: Sequence[str] = ()) -> list[str]:
+        """The command line of a fresh container without network that is removed when it ends."""
+        return [self.runtime, "run", "--init", "--rm", "--network=none", *gpus, "--entrypoint", words[0], self.image, *words[1:]]
+
+    def run_once(self, words: Sequence[str], timeout: float = 300.0, gpus: Gpus | None = None) -> "subprocess.CompletedProcess[str]":
+        """Runs `words` in such a container, without GPUs unless some are given: for identity and probe. Raises UserError."""
         try:
             return subprocess.run(
-                [*argv, "--entrypoint", words[0], self.image, *words[1:]],
+                self._once(words, gpu_words(self.runtime, gpus) if gpus is not None else ()),
                 capture_output=True,
                 text=True,
                 timeout=timeout,
@@ -114,14 +104,29 @@ class ContainerEngine:
             )
         return self._identity
 
-    def copy_source(self, folder: Path) -> Path:
-        """Copies the Python files of the engine and of FlashInfer out of the image into `folder`, for an audit. Raises UserError."""
-        folder.mkdir(parents=True, exist_ok=True)
-        done = self.run_once([self.python, "-c", COPY_SCRIPT, OUT_INSIDE, "sglang", "flashinfer"], {f"{folder}": OUT_INSIDE}, writable=True)
-        if done.returncode != 0 or not (folder / "sglang").is_dir():
-            said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise UserError(f"engine.image={self.image}: its source cannot be copied ({said[:300]})")
-        return folder
+    def copy_source(self, folder: Path, names: Sequence[str] = ENGINE_PACKAGES, everything: bool = False) -> Path:
+        """Copies packages of the engine out of the image into `folder`: what an audit reads, or `everything` for an overlay. Raises
+        UserError."""
+        words = [self.python, "-c", COPY_SCRIPT, "all" if everything else "text", *names]
+        return copy_packages(self._once(words), base_environment() | _client_environment(), folder, self.image)
+
+    def packages(self, folder: Path, names: Sequence[str]) -> dict[str, Package]:
+        """The packages of the image as copies below `folder`, one for each build; copied once. Raises UserError."""
+        place = folder / self.identify().build
+        kept = place / "-".join(sorted(names))
+        if not kept.is_dir():
+            work = place / f".{kept.name}.{os.getpid()}"
+            self.copy_source(work, names, everything=True)
+            shutil.rmtree(kept, ignore_errors=True)
+            work.rename(kept)
+        return packages_in(kept, names)
+
+    def probe(self, gpus: Gpus) -> dict[str, Any]:
+        """What the image's interpreter can import and sees, with the GPUs: without the driver's library nothing of CUDA imports, which
+        would prove nothing. Empty without GPUs."""
+        if not gpus.present:
+            return {}
+        return read_probe(self.run_once(probe_words(self.python), gpus=gpus))
 
     def _image_id(self) -> str:
         done = subprocess.run(

@@ -1,10 +1,11 @@
 """Source patches as treatments: the overlay an arm needs, built and proved once on the node, before its first launch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.config import config_folder
+from runner.engines.audit.packages import Package
 from runner.engines.base import LaunchFailed, LaunchOrder
 from runner.engines.overlay.build import Overlay, build_overlay
 from runner.engines.overlay.patches import PatchFailed, load_patch_set, patch_folders
@@ -14,11 +15,15 @@ from runner.records.schema import Failure
 
 @dataclass
 class Overlays:
-    """Overlays by set of patches, kept below `folder`. The installed engine is never written to."""
+    """Overlays by set of patches, kept below `folder`. The installed engine is never written to.
+
+    `packages`: for an engine whose files are not on this machine (an image): gives copies of the packages that are named.
+    """
 
     folder: Path
     python: str
     python_path: Sequence[str] = ()
+    packages: Callable[[Sequence[str]], Mapping[str, Package]] | None = None
     _built: dict[tuple[str, ...], Overlay] = field(default_factory=dict)
 
     def of(self, order: LaunchOrder) -> Overlay | None:
@@ -37,7 +42,10 @@ class Overlays:
         folders = patch_folders(config_folder().parent)
         sets = [load_patch_set(name, folders) for name in names]
         target = self.folder / "-".join(f"{item.name}-{item.digest[:12]}" for item in sets)
-        overlay = build_overlay(self.python, sets, target, python_path=self.python_path)
+        packages = None
+        if self.packages is not None:
+            packages = self.packages(sorted({"sglang", *(hunk.package for item in sets for part in item.parts for hunk in part.hunks)}))
+        overlay = build_overlay(self.python, sets, target, packages=packages, python_path=self.python_path, links=self.packages is None)
         proof = verify_overlay(self.python, overlay, python_path=self.python_path)
         if not proof.ok:
             raise PatchFailed(f"the overlay would not be what the engine imports: {'; '.join(proof.problems)}")

@@ -6,9 +6,11 @@ import queue
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from runner.engines.base import Engine
+from runner.engines.container import ContainerEngine
 from runner.engines.environment import base_environment, cache_home, python_path
 from runner.engines.gpus import Gpus
 from runner.engines.guard import GuardBroken, GuardedOwner
@@ -75,6 +77,8 @@ class NodeWorker:
             from runner.engines.evidence.probe import run_probe
 
             probe = run_probe(identity.python, base_environment() | python_path(None, self._order.engine.extra_python_path))
+        if isinstance(self._engine, ContainerEngine):
+            probe = self._engine.probe(gpus)
         if identity.kind == "simulated":
             from runner.engines.simulated.resolve import probe_simulated
 
@@ -84,13 +88,15 @@ class NodeWorker:
         )
 
     def _find_overlays(self) -> Overlays | None:
-        """Only an engine of its own interpreter can be patched; the simulated one plays its patches."""
-        python = self.facts.engine.python
-        if self.facts.engine.kind != "sglang" or python is None:
+        """Only an engine of its own interpreter can be patched, here or in an image; the simulated one plays its patches."""
+        engine, python, spec = self.facts.engine, self.facts.engine.python, self._order.engine
+        if engine.kind not in ("sglang", "container") or python is None:
             return None
-        spec = self._order.engine
         home = cache_home(spec.cache_root)
-        return Overlays(home / "overlays" / self.facts.engine.build[:16], python, spec.extra_python_path)
+        overlays = Overlays(home / "overlays" / engine.build[:16], python, spec.extra_python_path)
+        if isinstance(self._engine, ContainerEngine):
+            overlays.packages = partial(self._engine.packages, home / "image-packages")
+        return overlays
 
     def describe(self) -> NodeFacts:
         return self.facts

@@ -263,8 +263,3 @@ def test_the_images_interpreter_is_called_like_a_local_one(spec: EngineSpec, tmp
     assert {f"{tmp_path / 'scripts'}:{tmp_path / 'scripts'}:ro", f"{tmp_path}:{tmp_path}:ro"} <= set(run) and "--network=none" in run
     failing = subprocess.run([python, "-c", "raise SystemExit(3)"], stdin=subprocess.DEVNULL, check=False)
     assert failing.returncode == 3
-
-
-def test_source_comes_out_of_the_image(spec: EngineSpec, tmp_path: Path) -> None:
-    folder = ContainerEngine(spec).copy_source(tmp_path / "source")
-    assert (folder / "sglang" / "launch_server.py").read_text() == fake_sglang.SERVER

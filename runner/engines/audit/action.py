@@ -21,11 +21,13 @@ def audit_engine(
     environment: Mapping[str, str] | None = None,
     architecture: str | None = None,
     python_path: Sequence[str] = (),
+    whole: bool = False,
 ) -> dict[str, Any]:
     """The audit of an engine as one JSON-able object; its readable form is under `text`.
 
     `source`: the engine's interpreter, or a folder of its sources (site-packages, an unpacked wheel, an overlay's `site`).
-    `options`: engine options of the arms by their option names. `python_path`: goes first on the interpreter's path. Raises UserError.
+    `options`: engine options of the arms by their option names. `python_path`: goes first on the interpreter's path. `whole`: the folder has
+    all of the engine's packages that its environment has. Raises UserError.
     """
     if source is None:
         raise UserError("audit reads an installed engine: give engine.python=/path/to/its/venv/bin/python, or a folder of its sources")
@@ -40,6 +42,7 @@ def audit_engine(
         environment=environment,
         architecture=architecture,
         packages=packages,
+        whole=whole,
     )
     node: dict[str, Any] = {"packages": packages, "capability": capability, "world_size": world_size, "link": link}
     return {**audit_json(gates, **node), "text": audit_text(gates, **node)}

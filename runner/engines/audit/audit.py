@@ -28,12 +28,14 @@ def audit(
     environment: Mapping[str, str] | None = None,
     architecture: str | None = None,
     packages: Mapping[str, Package] | None = None,
+    whole: bool = False,
 ) -> list[Gate]:
     """Gates of every flag (or of `flags`), those that decide most first within a flag.
 
     `source`: a folder of sources (site-packages, an unpacked wheel, an overlay's `site`) or the engine's interpreter.
     `capability`: compute capability x 10. `arguments`: engine arguments of the arm by attribute name, over the flag's own.
-    `architecture`: class name of the served model; model files are looked at only for that. Raises UserError without sglang.
+    `architecture`: class name of the served model; model files are looked at only for that. `whole`: a folder that
+    holds each of the engine's packages that its environment has, so that what is not there is missing. Raises UserError without sglang.
     """
     known = {subject.name for subject in SUBJECTS}
     unknown = set(flags or ()) - known
@@ -49,7 +51,7 @@ def audit(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _gates(SourceIndex(found["sglang"], architecture), found, facts, flags, installed=not Path(source).is_dir())
+        return _gates(SourceIndex(found["sglang"], architecture), found, facts, flags, installed=whole or not Path(source).is_dir())
     finally:
         if collecting:
             gc.enable()

@@ -64,10 +64,9 @@ def run_probe(
     A probe that takes too long or dies gives {"error": ...} and nothing else: what was not probed proves nothing.
     Raises UserError when there is no such interpreter.
     """
-    script = SCRIPT.replace("%s", _MARK)
     try:
         done = subprocess.run(
-            [python, "-c", script, json.dumps(modules)],
+            probe_words(python, modules),
             env=None if env is None else dict(env),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -82,6 +81,16 @@ def run_probe(
         raise UserError(f"engine.python={python} cannot be executed") from None
     except subprocess.TimeoutExpired:
         return {"error": f"the probe took longer than {timeout_s:g} s"}
+    return read_probe(done)
+
+
+def probe_words(python: str, modules: tuple[str, ...] = MODULES) -> list[str]:
+    """The command line of the probe."""
+    return [python, "-c", SCRIPT.replace("%s", _MARK), json.dumps(modules)]
+
+
+def read_probe(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    """What a probe that ended said; {"error": ...} when it said nothing."""
     line = next((line for line in reversed(done.stdout.splitlines()) if line.startswith(_MARK)), None)
     if line is None:
         return {"error": f"the probe ended with {done.returncode}: {done.stderr.strip()[-500:]}"}

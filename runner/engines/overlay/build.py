@@ -61,9 +61,11 @@ def build_overlay(
     *,
     packages: Mapping[str, Package] | None = None,
     python_path: Sequence[str] = (),
+    links: bool = True,
 ) -> Overlay:
     """Builds (or reuses, when it holds the same) the overlay of these patch sets for the engine of `python`. Never writes outside
-    `target`. Raises PatchFailed when a hunk does not match exactly once."""
+    `target`. `links=False` copies unchanged files instead of linking them: for an overlay that is used where `packages` are not (in a
+    container). Raises PatchFailed when a hunk does not match exactly once."""
     if packages is None:
         wanted = sorted({"sglang", *(hunk.package for patch in patches for part in patch.parts for hunk in part.hunks)})
         packages = installed_packages(python, wanted, python_path=python_path)
@@ -93,10 +95,11 @@ def build_overlay(
     try:
         for package in used:
             mine = {file: text for (name, file), text in changed.items() if name == package.name}
-            _link_package(package.folder, work / "site" / package.name, mine)
+            (_link_package if links else _copy_package)(package.folder, work / "site" / package.name, mine)
             # Wheels keep shared libraries beside the package and find them by a path relative to it.
             for libraries in package.folder.parent.glob(f"{package.name}*.libs"):
-                (work / "site" / libraries.name).symlink_to(libraries)
+                place = work / "site" / libraries.name
+                place.symlink_to(libraries) if links else shutil.copytree(libraries, place)
         (work / "overlay.diff").write_text(overlay.diff)
         (work / RECORD).write_text(json.dumps(overlay.model_dump(mode="json"), indent=1))
         if target.exists():
@@ -179,6 +182,13 @@ def _link_package(source: Path, target: Path, changed: Mapping[str, str]) -> Non
                     (target / place).symlink_to(entry.path)
 
     link(source, Path())
+
+
+def _copy_package(source: Path, target: Path, changed: Mapping[str, str]) -> None:
+    """Makes `target` a copy of `source` with `changed` contents by relative path; bytecode stays behind."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    for file, text in changed.items():
+        (target / file).write_bytes(text.encode("utf-8"))
 
 
 def _folders_with_python(source: Path) -> set[Path]:
