@@ -135,6 +135,7 @@ def make_plan(ground: Ground, study: str = "", with_engine: bool = True) -> Plan
     """The plan of these settings on this ground."""
     from runner.planning.build import build_plan
 
+    manifest = model_manifest(ground)  # first: a missing shard is said before the engine is asked anything
     plan = build_plan(
         ground.settings,
         engine_kind=ground.kind,
@@ -146,7 +147,6 @@ def make_plan(ground: Ground, study: str = "", with_engine: bool = True) -> Plan
         noise=node_file(ground, "noise_floor.json"),
         study=study,
     )
-    manifest = model_manifest(ground)
     return plan.model_copy(update={"identity": plan.identity | manifest}) if manifest else plan
 
 
