@@ -130,14 +130,20 @@ class Watch:
         return parse_metrics(answer.text)
 
 
+ALL_LINKS = 0xFFFFFFFF
+NVLINK = {"nvlink_tx_gb_s": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "nvlink_rx_gb_s": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX"}
+
+
 class Gpu:
     """One GPU through NVML. A quantity that the card does not offer is left out of the sample."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
+        self._links: dict[str, tuple[float, int]] = {}
 
     def sample(self, server_tree: set[int]) -> dict[str, Any]:
-        """Clocks MHz, power W, temperature C, throttle reasons, PCIe GB/s (over 20 ms), memory GB, foreign processes."""
+        """Clocks MHz, power W, temperature C, throttle reasons, PCIe GB/s (over 20 ms), NVLink GB/s (since the sample
+        before), memory GB, foreign processes."""
         n, h = self._nvml, self._handle
         reads = {
             "sm_mhz": lambda: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM),
@@ -156,6 +162,27 @@ class Gpu:
                 found[name] = read()  # type: ignore[no-untyped-call]
             except n.NVMLError:
                 continue
+        return found | self._nvlink()
+
+    def _nvlink(self) -> dict[str, float]:
+        """Data over all links, GB/s, from the driver's counters (KiB since it was loaded; nvml.h, field values 138 and 139): the mean
+        since the sample before. Nothing on a card without links, on the first sample, and where a counter was reset."""
+        n, found, seen = self._nvml, {}, self._links
+        self._links = {}
+        try:
+            asked = [(getattr(n, field), ALL_LINKS) for field in NVLINK.values()]
+            answers = n.nvmlDeviceGetFieldValues(self._handle, asked)
+        except (n.NVMLError, AttributeError):
+            return {}
+        now = time.monotonic()
+        for name, answer in zip(NVLINK, answers, strict=True):
+            if answer.nvmlReturn != 0:
+                continue
+            count = int(answer.value.ullVal)
+            self._links[name] = (now, count)
+            before, counted = seen.get(name, (now, count))
+            if now > before and count >= counted:
+                found[name] = (count - counted) * 1024 / 1e9 / (now - before)
         return found
 
 
@@ -221,6 +248,8 @@ def summarise(samples: Sequence[Mapping[str, Any]]) -> Telemetry:
         throttle_reasons=tuple(sorted({reason for gpu in gpus for reason in gpu.get("throttle", ())})),
         pcie_tx_gb_s=reduced(gpus, "tx_gb_s", fmean),
         pcie_rx_gb_s=reduced(gpus, "rx_gb_s", fmean),
+        nvlink_tx_gb_s=reduced(gpus, "nvlink_tx_gb_s", fmean),
+        nvlink_rx_gb_s=reduced(gpus, "nvlink_rx_gb_s", fmean),
         memory_used_gb_max=reduced(gpus, "mem_gb", max),
         foreign_processes=int(max(values(gpus, "foreign"), default=0)),
         running_requests_mean=reduced(server, "num_running_reqs", fmean),

@@ -102,6 +102,8 @@ class Telemetry(Strict):
     throttle_reasons: tuple[str, ...] = ()
     pcie_tx_gb_s: float | None = None
     pcie_rx_gb_s: float | None = None
+    nvlink_tx_gb_s: float | None = None
+    nvlink_rx_gb_s: float | None = None
     memory_used_gb_max: float | None = None
     foreign_processes: int = 0
     running_requests_mean: float | None = None

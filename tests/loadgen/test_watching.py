@@ -100,6 +100,65 @@ def test_a_gpu_sample_leaves_out_what_the_card_does_not_offer() -> None:
     }
 
 
+def field_values(*answers: tuple[int, int]) -> list[SimpleNamespace]:
+    return [SimpleNamespace(nvmlReturn=code, value=SimpleNamespace(ullVal=count)) for code, count in answers]
+
+
+class FakeLinks:
+    """NVML of a card with links: one pair of (return code, KiB) for sending and receiving a call, then one clock reading each."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX = 138
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 139
+
+    def __init__(self, *calls: tuple[tuple[int, int], tuple[int, int]]) -> None:
+        self.calls = list(calls)
+
+    def nvmlDeviceGetFieldValues(self, handle: str, fields: list[tuple[int, int]]) -> list[SimpleNamespace]:
+        assert (handle, fields) == ("handle", [(138, 2**32 - 1), (139, 2**32 - 1)])
+        return field_values(*self.calls.pop(0))
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("NVML_"):
+            return 0
+
+        def refuse(*_: object) -> None:
+            raise self.NVMLError
+
+        return refuse
+
+
+def seconds_pass(monkeypatch: pytest.MonkeyPatch, *moments: float) -> None:
+    left = list(moments)
+    monkeypatch.setattr(telemetry, "time", SimpleNamespace(monotonic=lambda: left.pop(0)))
+
+
+def test_nvlink_bytes_are_the_difference_between_two_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds_pass(monkeypatch, 10.0, 12.0)
+    gpu = Gpu(FakeLinks(((0, 5_000_000), (0, 7)), ((0, 25_000_000), (0, 10_000_007))), "handle")
+    assert gpu.sample(set()) == {}
+    assert gpu.sample(set()) == {"nvlink_tx_gb_s": pytest.approx(10.24), "nvlink_rx_gb_s": pytest.approx(5.12)}
+
+
+def test_a_reset_counter_gives_no_nvlink_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds_pass(monkeypatch, 1.0, 2.0, 3.0)
+    gpu = Gpu(FakeLinks(((0, 9_000_000), (0, 0)), ((0, 5), (0, 1_000_000)), ((0, 1_000_005), (0, 1_000_000))), "handle")
+    gpu.sample(set())
+    assert gpu.sample(set()) == {"nvlink_rx_gb_s": pytest.approx(1.024)}
+    assert gpu.sample(set()) == {"nvlink_tx_gb_s": pytest.approx(1.024), "nvlink_rx_gb_s": 0.0}
+
+
+def test_a_card_without_links_has_no_nvlink_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds_pass(monkeypatch, 1.0, 2.0)
+    not_supported = 3
+    gpu = Gpu(FakeLinks(((not_supported, 0), (not_supported, 0)), ((not_supported, 0), (not_supported, 0))), "handle")
+    assert gpu.sample(set()) == gpu.sample(set()) == {}
+    summary = summarise([{"gpus": [{"tx_gb_s": 1.0, "rx_gb_s": 2.0}]}, {"gpus": [{"nvlink_tx_gb_s": 3.0}, {"nvlink_tx_gb_s": 5.0}]}])
+    assert (summary.nvlink_tx_gb_s, summary.nvlink_rx_gb_s, summary.pcie_tx_gb_s) == (4.0, None, 1.0)
+
+
 def test_without_gpus_there_is_nothing_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     import pynvml
 
