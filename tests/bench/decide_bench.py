@@ -95,6 +95,28 @@ def other_day(studies: int) -> str:
     return "\n".join(lines)
 
 
+def budgets(studies: int) -> str:
+    """A budget that ends a study early: errors must hold whatever it cuts off."""
+    lines = [
+        "| arms | launch noise | budget, launches | false difference | bound | false SAME at the margin | bound | intervals cover | 3 % found | launches |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for arms in (4, 8):
+        for noise in (0.003, 0.01):
+            for blocks in (3.5, 4.5):
+                room, seed = int((arms + 1) * blocks), seed_of("budget", arms, noise, blocks)
+                effect = simulate(Cell(arms, noise, effects=(-0.03,) + (0.0,) * (arms - 1), budget=room), studies, seed)
+                edge = simulate(Cell(arms, noise, effects=(float(np.log(1.01)),), budget=room), studies, seed + 1)
+                false, same = int(effect.any_difference.sum()), int(edge.any_false_same.sum())
+                used = effect.launches.sum(axis=1) + effect.baseline_launches
+                lines.append(
+                    f"| {arms} | {100 * noise:g} % | {room} | {100 * false / studies:.2f} % | {100 * upper_bound(false, studies):.2f} % | "
+                    f"{100 * same / studies:.2f} % | {100 * upper_bound(same, studies):.2f} % | {100 * effect.covered.mean():.1f} % | "
+                    f"{100 * (effect.verdict[:, 0] == LOWER).mean():.0f} % | {used.mean():.1f} (at most {used.max():.0f}) |"
+                )
+    return "\n".join(lines)
+
+
 def report(studies: int) -> str:
     """The whole report as Markdown."""
     parts = [
@@ -111,6 +133,8 @@ def report(studies: int) -> str:
         winners(studies),
         "## A noise floor from another kind of day",
         other_day(studies),
+        "## A budget that truncates",
+        budgets(studies),
         "## Cost",
         decide_cost.table(studies),
     ]

@@ -26,7 +26,7 @@ FIRST_SLOWER = 0.05
 
 @dataclass(frozen=True)
 class Cell:
-    """`noise` and `effects` (one an arm, or one for all) are logs. `margin` percent."""
+    """`noise` and `effects` (one an arm, or one for all) are logs. `margin` percent. `budget`: launches that the study may make."""
 
     arms: int
     noise: float
@@ -39,6 +39,7 @@ class Cell:
     alpha: float = 0.05
     stop_early: bool = True
     floor_scale: float = 1.0
+    budget: int | None = None
 
     @property
     def truth(self) -> Array:
@@ -113,6 +114,12 @@ def orders(cell: Cell, studies: int, seed: int) -> NDArray[np.int64]:
     return library[np.arange(studies) % len(library)]
 
 
+def affordable(is_open: NDArray[np.bool_], chance: Array, left: Array) -> NDArray[np.bool_]:
+    """(S, A): the open arms that `left` (S,) launches pay for beside the baseline, the most promising first, as `next_block` chooses."""
+    rank = np.where(is_open, -chance, np.inf).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    return is_open & (rank < np.maximum(left - 1, 0)[:, None])
+
+
 def simulate(cell: Cell, studies: int, seed: int = 1) -> Outcome:
     """Runs `studies` independent studies of one cell."""
     rng = np.random.default_rng(seed)
@@ -141,8 +148,10 @@ def simulate(cell: Cell, studies: int, seed: int = 1) -> Outcome:
     decided_at = np.zeros((studies, cell.arms), dtype=np.int64)
     result: Result | None = None
     gap = floor_gap
+    chance = np.ones((studies, cell.arms))
     for block in range(cell.max_blocks):
-        running = np.concatenate([is_open.any(axis=1, keepdims=True), is_open], axis=1)
+        chosen = is_open if cell.budget is None else affordable(is_open, chance, cell.budget - done)
+        running = np.concatenate([chosen.any(axis=1, keepdims=True), chosen], axis=1)
         if not running.any():
             break
         rank = np.where(running, planned[:, block], columns + 1).argsort(axis=1).argsort(axis=1)
@@ -163,8 +172,9 @@ def simulate(cell: Cell, studies: int, seed: int = 1) -> Outcome:
         result = combine(looks, now)
         fresh = (result.verdict != UNRESOLVED) & (decided_at == 0)
         decided_at[fresh] = count
+        chance = chance_of_verdict(result, now)
         if cell.stop_early:
-            is_open &= (result.verdict == UNRESOLVED) & (chance_of_verdict(result, now) >= HOPELESS)
+            is_open &= (result.verdict == UNRESOLVED) & (chance >= HOPELESS)
     assert result is not None
     return Outcome(
         cell=cell,
