@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.actions.ground import Ground, find_ground, make_plan
 from runner.actions.nightly import NightWatch, gpus_in_use, night_name, open_patiently
+from runner.actions.node_notes import note_node
 from runner.actions.settle import load_noise, settle
 from runner.actions.signals import StopRequest
 from runner.config import Settings
@@ -17,6 +18,7 @@ from runner.execution.disk import demand_room
 from runner.execution.executor import Executor
 from runner.execution.job import NodeOrder
 from runner.execution.loop import Recipe, StudyLoop
+from runner.execution.ranks import demand_whole
 from runner.execution.scheduler import Scheduler, Slot
 from runner.execution.study import OpenStudy, open_study
 from runner.records.files import write_json
@@ -46,14 +48,17 @@ def perform(settings: Settings, overrides: list[str]) -> int:
 
 
 def make_executor(ground: Ground) -> Executor:
-    execution = ground.settings.execution
+    execution, node = ground.settings.execution, ground.settings.node
+    demand_whole(node)
     if execution.executor == "inline":
+        if node.machines > 1:
+            raise UserError(f"node {node.name} spans {node.machines} machines: that needs execution.executor=ray and a cluster's address")
         from runner.execution.inline import InlineExecutor
 
         return InlineExecutor()
     from runner.execution.ray_executor import RayExecutor
 
-    return RayExecutor(execution.ray, gpus=ground.settings.node.gpus, pretend_gpus=ground.simulated)
+    return RayExecutor(execution.ray, gpus=node.gpus, pretend_gpus=ground.simulated, machines=node.machines)
 
 
 def agree(settings: Settings, plan: Plan) -> None:
@@ -153,7 +158,9 @@ def measure(
             occupied=lambda: gpus_in_use(ground.simulated, settings.execution.ray.address) if settings.nightly else (),
         )
         stop.install()  # Ray puts its own handlers
-        study.journal.append("nodes", nodes=[handle.describe().model_dump(mode="json") for handle in handles])
+        nodes = [handle.describe().model_dump(mode="json") for handle in handles]
+        study.journal.append("nodes", nodes=nodes)
+        note_node(ground, study.paths, nodes)
         tracking.start()  # not before: its imports would slow the start of Ray
         threading.Thread(target=prepare_views, name="prepare-views", daemon=True).start()
         loop = StudyLoop(study, recipe, scheduler, executor, order, listener, stop.asked)

@@ -40,7 +40,7 @@ class GuardedProcess:
     """One process under a keeper. `pid` is the process asked for, `keeper` its keeper, `token` marks the tree."""
 
     def __init__(self, channel: socket.socket, launch: str, token: str, ledger: Ledger, at_end: Sequence[str]) -> None:
-        self._channel, self._launch, self.token, self._ledger, self._at_end = channel, launch, token, ledger, at_end
+        self._channel, self.launch, self.token, self._ledger, self._at_end = channel, launch, token, ledger, at_end
         self._buffer = b""
         self._exit: int | None = None
         self._finished = threading.Event()
@@ -144,7 +144,7 @@ class GuardedProcess:
 
     def note_children(self, members: Sequence[process.Seen]) -> None:
         """Writes the tree as it was seen to the ledger, so that each member is known by pid and start time."""
-        self._ledger.add_children(self._launch, self.token, [seen for seen in members if seen.pid != self.pid])
+        self._ledger.add_children(self.launch, self.token, [seen for seen in members if seen.pid != self.pid])
 
     def terminate(self) -> None:
         """SIGTERM to the process asked for (its children are its own business)."""
@@ -267,8 +267,8 @@ class GuardedOwner:
         child.keeper = None if seen is None else process.look(seen.ppid)
         child._known = {child.pid: child.start}
         if child.keeper is not None:
-            self.ledger.add(Entry(child.keeper.pid, child.keeper.start, "keeper", child._launch, child.token))
-        self.ledger.add(Entry(child.pid, child.start, "server", child._launch, child.token, container))
+            self.ledger.add(Entry(child.keeper.pid, child.keeper.start, "keeper", child.launch, child.token))
+        self.ledger.add(Entry(child.pid, child.start, "server", child.launch, child.token, container))
         child._channel.sendall(b'{"go": true}\n')
         words = child.word(START_S)
         if words is None:
@@ -277,6 +277,13 @@ class GuardedOwner:
             number, text = words["error"]
             self.ledger.gone(child.token)
             raise OSError(number, text.partition("] ")[2] or text, order["argv"][0]) if number else GuardBroken(text)
+
+    def end_launch(self, launch: str) -> None:
+        """SIGKILL to everything that was spawned for this launch (the name of its log's folder)."""
+        with self._mutex:
+            mine = [child for child in self._processes if child.launch == launch]
+        for child in mine:
+            child.kill()
 
     def _ask_guard(self, descriptors: list[int]) -> None:
         for attempt in (1, 2):

@@ -100,6 +100,8 @@ def complete_options(options: Mapping[str, Any], order: LaunchOrder, model_path:
         first["load-format"] = order.model.load_format
     completed = {**first, **{name: value for name, value in options.items() if name != "model-path"}}
     completed.setdefault("watchdog-timeout", int(longest))
+    if order.ranks is not None:
+        completed |= order.ranks.options
     return completed
 
 

@@ -51,6 +51,7 @@ class NodeFacts(Strict):
     boot_id: str
     engine: EngineIdentity
     gpus: tuple[str, ...] = ()
+    gpu_models: tuple[str, ...] = Field(default=(), description="name of each GPU: nodes with other GPUs are never pooled")
     driver: str | None = None
     probe: dict[str, Any] = Field(default_factory=dict)
     resumable: bool = True

@@ -14,33 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import NodeBusy, NotFinished, RunnerError, UserError
-from runner.execution.executor import NodeHandle, NodeLost
-from runner.execution.job import Event, LaunchJob, NodeFacts, NodeOrder
+from runner.execution.executor import NodeHandle
+from runner.execution.job import NodeFacts, NodeOrder
+from runner.execution.pool import alike, difference, kind_of
+from runner.execution.ray_node import NodeActor, RayNode, cause, first_line
+from runner.records.schema import EngineIdentity
 from runner.spec.study import RaySpec
 
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
+NO_FACTS = NodeFacts(host="", boot_id="", engine=EngineIdentity(kind="simulated", version="", build="", simulated=True))
 PACKAGE_PARENT = str(Path(__file__).resolve().parent.parent.parent)
-
-
-class NodeActor:
-    """The actor: a NodeWorker that is made on demand, so that its errors arrive as themselves."""
-
-    def __init__(self) -> None:
-        self._worker: Any = None
-
-    def open(self, order: NodeOrder) -> NodeFacts:
-        from runner.execution.worker import NodeWorker
-
-        self._worker = NodeWorker(order)
-        return self._worker.facts  # type: ignore[no-any-return]
-
-    def launch(self, job: LaunchJob) -> Iterator[Event]:
-        yield from self._worker.launch(job)
-
-    def close(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
-            self._worker = None
 
 
 def prepare_environment() -> None:
@@ -61,55 +44,17 @@ def probe_address(address: str, timeout_s: float = 2.0) -> None:
         raise UserError(f"execution.ray.address={address}: nothing answers there ({error}); start the cluster or use null") from None
 
 
-class RayNode:
-    """A handle on one node's actor."""
-
-    def __init__(self, actor: Any, group: Any, facts: NodeFacts, name: str) -> None:
-        self._actor, self._group, self._facts, self.name = actor, group, facts, name
-
-    def describe(self) -> NodeFacts:
-        return self._facts
-
-    def launch(self, job: LaunchJob) -> Iterator[Event]:
-        import ray
-        from ray.exceptions import RayActorError, RayTaskError
-
-        try:
-            for reference in self._actor.launch.options(num_returns="streaming").remote(job):
-                yield ray.get(reference)
-        except RayTaskError as error:
-            raise _cause(error) from error
-        except RayActorError as error:
-            raise NodeLost(f"{self.name}: {_first_line(error)}") from error
-
-    def close(self) -> None:
-        import ray
-
-        with contextlib.suppress(Exception):
-            ray.get(self._actor.close.remote(), timeout=40)
-        self.abort()
-
-    def abort(self) -> None:
-        import ray
-        from ray.util.placement_group import remove_placement_group
-
-        with contextlib.suppress(Exception):
-            ray.kill(self._actor)
-        with contextlib.suppress(Exception):
-            remove_placement_group(self._group)
-
-
 class RayExecutor:
     """Joins the cluster at `spec.address` or starts a local one. Starting takes seconds, so it begins at once, in a thread."""
 
     kind = "ray"
 
-    def __init__(self, spec: RaySpec, gpus: int, pretend_gpus: bool) -> None:
-        """`pretend_gpus`: a simulated node's GPUs are counted as a resource of the local Ray. Raises UserError at once
-        when the address does not answer."""
+    def __init__(self, spec: RaySpec, gpus: int, pretend_gpus: bool, machines: int = 1) -> None:
+        """`pretend_gpus`: a simulated node's GPUs are counted as a resource of the local Ray. `gpus` of one node lie evenly on
+        `machines` machines. Raises UserError at once when the address does not answer."""
         if spec.address is not None:
             probe_address(spec.address)
-        self._spec, self._gpus, self._pretend = spec, gpus, pretend_gpus
+        self._spec, self._gpus, self._pretend, self._machines = spec, gpus, pretend_gpus, machines
         self._nodes: list[NodeHandle] = []
         self._error: BaseException | None = None
         self._ready, self._closing = threading.Event(), threading.Event()
@@ -155,24 +100,41 @@ class RayExecutor:
     def _cluster(self) -> Any:
         self._ready.wait()
         if self._error is not None:
-            raise UserError(f"Ray did not start: {_first_line(self._error)}; `execution.executor=inline` works without it") from self._error
+            raise UserError(f"Ray did not start: {first_line(self._error)}; `execution.executor=inline` works without it") from self._error
         import ray
 
         return ray
 
     def open(self, order: NodeOrder, nodes: int | None) -> list[NodeHandle]:
+        """All nodes are opened at once: an actor needs a second or two to come up. Nodes of another kind are given back."""
         ray = self._cluster()
-        able = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) >= self._gpus]
-        if not able:
-            have = sorted({int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]})
-            raise UserError(f"node {order.node.name} needs {self._gpus} GPUs on one machine; this cluster's machines have {have}")
-        wanted = min(len(able), nodes or (len(able) if self._gpus else 1))
+        machines, share = self._machines, self._gpus // self._machines
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        able = [node for node in alive if node["Resources"].get("GPU", 0) >= share]
+        if len(able) < machines:
+            have = sorted({int(node["Resources"].get("GPU", 0)) for node in alive})
+            where = "one machine" if machines == 1 else f"{machines} machines ({share} on each)"
+            raise UserError(f"node {order.node.name} needs {self._gpus} GPUs on {where}; this cluster's machines have {have}")
+        wanted = min(len(able) // machines, nodes or (len(able) if self._gpus else 1))
+        shared_host = len({node["NodeManagerAddress"] for node in able}) < len(able)
+        opened: list[NodeHandle] = []
         errors: list[RunnerError] = []
-        for _ in range(wanted):
+
+        def open_one() -> None:
             try:
-                self._nodes.append(self._open_one(order, shared_host=len({node["NodeManagerAddress"] for node in able}) < len(able)))
+                opened.append(self._open_one(order, shared_host))
             except RunnerError as refused:
                 errors.append(refused)
+
+        threads = [threading.Thread(target=open_one, name="open-node", daemon=True) for _ in range(wanted)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._nodes, others = alike(sorted(opened, key=lambda node: node.name))
+        for node, how in others:
+            node.close()
+            errors.append(NotFinished(f"{node.name} is another kind of node: {how}"))
         if not self._nodes:
             raise errors[0]
         for error in errors:
@@ -185,37 +147,51 @@ class RayExecutor:
         from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        group = placement_group([{"CPU": 1, **({"GPU": self._gpus} if self._gpus else {})}], strategy="STRICT_PACK")
+        share = self._gpus // self._machines
+        bundle = {"CPU": 1, **({"GPU": share} if share else {})}
+        strategy = "STRICT_PACK" if self._machines == 1 else "STRICT_SPREAD"
+        group = placement_group([dict(bundle) for _ in range(self._machines)], strategy=strategy)
         if not group.wait(timeout_seconds=max(patience_s, order.busy_wait_s)):
             remove_placement_group(group)
-            raise NodeBusy(f"all machines with {self._gpus} free GPUs are taken by other work of this Ray cluster")
-        node_id = next(iter(placement_group_table(group)["bundles_to_node_id"].values()))
-        if shared_host:  # several raylets on one machine: each stands for a node of its own
-            from runner.engines.locks import default_lock_folder
+            raise NodeBusy(f"all machines with {share} free GPUs are taken by other work of this Ray cluster")
+        places = placement_group_table(group)["bundles_to_node_id"]
+        actors, openings = [], []
+        for index in range(self._machines):
+            node_id = places[index]
+            mine = order
+            if shared_host:  # several raylets on one machine: each stands for a node of its own
+                from runner.engines.locks import default_lock_folder
 
-            base = order.lock_dir or str(default_lock_folder())
-            order = order.model_copy(update={"lock_dir": f"{base}/{node_id[:12]}"})
-        actor = (
-            ray.remote(NodeActor)
-            .options(num_cpus=1, num_gpus=self._gpus, max_restarts=0, scheduling_strategy=PlacementGroupSchedulingStrategy(group))
-            .remote()
-        )
+                mine = order.model_copy(update={"lock_dir": f"{order.lock_dir or default_lock_folder()}/{node_id[:12]}"})
+            strategy_of = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+            options = {"num_cpus": 1, "num_gpus": share, "max_restarts": 0, "max_concurrency": 4, "scheduling_strategy": strategy_of}
+            actor = ray.remote(NodeActor).options(**options).remote()
+            actors.append(actor)
+            openings.append(actor.open.remote(mine))
         try:
-            facts = ray.get(actor.open.remote(order), timeout=300 + order.busy_wait_s)
+            facts: list[NodeFacts] = ray.get(openings, timeout=300 + order.busy_wait_s)
         except (RayTaskError, RayActorError, GetTimeoutError) as error:
-            with contextlib.suppress(Exception):
-                ray.kill(actor)
-            remove_placement_group(group)
+            RayNode(actors, group, NO_FACTS, "").abort()
             if isinstance(error, RayTaskError):
-                raise _cause(error) from error
-            raise NotFinished(f"the node's actor did not come up: {_first_line(error)}; start the same command again") from error
-        return RayNode(actor, group, facts, name=f"{facts.host}/{node_id[:6]}" if shared_host else facts.host)
+                raise cause(error) from error
+            raise NotFinished(f"the node's actor did not come up: {first_line(error)}; start the same command again") from error
+        name = "+".join(dict.fromkeys(f"{each.host}/{places[index][:6]}" if shared_host else each.host for index, each in enumerate(facts)))
+        node = RayNode(actors, group, facts[0], name)
+        different = [how for each in facts[1:] if (how := difference(kind_of(each), kind_of(facts[0])))]
+        if different:
+            node.close()
+            raise UserError(f"the machines of node {name} are not of one kind: {different[0]}")
+        return node
 
     def replace(self, order: NodeOrder) -> NodeHandle | None:
         try:
             # A spare machine is free at once; whoever waits longer keeps the other nodes' results waiting.
             node = self._open_one(order, shared_host=True, patience_s=2.0)
         except RunnerError:
+            return None
+        if self._nodes and (how := difference(kind_of(node.describe()), kind_of(self._nodes[0].describe()))):
+            print(f"{node.name} does not take its place, it is another kind of node: {how}", file=sys.stderr)
+            node.close()
             return None
         self._nodes.append(node)
         return node
@@ -243,12 +219,3 @@ def _no_visible_devices() -> Iterator[None]:
 def _python_path() -> str:
     inherited = os.environ.get("PYTHONPATH", "")
     return PACKAGE_PARENT if not inherited else f"{PACKAGE_PARENT}{os.pathsep}{inherited}"
-
-
-def _cause(error: Any) -> BaseException:
-    cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, BaseException) else error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

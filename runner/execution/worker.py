@@ -20,6 +20,7 @@ from runner.engines.registry import choose_engine
 from runner.errors import NotFinished
 from runner.execution.job import Event, LaunchJob, NodeFacts, NodeOrder
 from runner.execution.launch import run_launch
+from runner.execution.ranks import Follower
 from runner.execution.treatment import Overlays
 from runner.loadgen.base import ClientBroken
 from runner.loadgen.driver import ProcessDriver
@@ -84,7 +85,13 @@ class NodeWorker:
 
             probe = probe_simulated(self._order.engine, self._order.node)
         return NodeFacts(
-            host=socket.gethostname(), boot_id=boot_id(), engine=identity, gpus=gpus.uuids, driver=gpus.driver_version(), probe=probe
+            host=socket.gethostname(),
+            boot_id=boot_id(),
+            engine=identity,
+            gpus=gpus.uuids,
+            gpu_models=tuple(device.name for device in gpus.devices),
+            driver=gpus.driver_version(),
+            probe=probe,
         )
 
     def _find_overlays(self) -> Overlays | None:
@@ -124,6 +131,21 @@ class NodeWorker:
             if event.kind == "launch":
                 thread.join(timeout=5)
                 return
+
+    def follow(self, job: LaunchJob) -> Follower:
+        """Starts this machine's rank of a server that spans machines. Raises LaunchFailed, UserError, NodeBusy."""
+        assert self._owner is not None
+        order = job.order
+        Path(order.folder).mkdir(parents=True, exist_ok=True)
+        overlay = self._overlays.of(order) if self._overlays is not None and order.patches else None
+        if overlay is not None:
+            order = order.model_copy(update={"overlay": overlay.path})
+        return Follower(self._engine.start(order, self._owner), order)
+
+    def end_launch(self, launch: str) -> None:
+        """Ends the server of this launch at once; whoever waits for it hears that it died."""
+        if self._owner is not None:
+            self._owner.end_launch(launch)
 
     def close(self) -> None:
         """Ends servers, load driver and guard, then frees the node. Idempotent."""

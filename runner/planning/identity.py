@@ -31,7 +31,7 @@ def plan_identity(
         "model": digest(settings.model.model_dump(mode="json")),
         "workload": digest({"phases": phases, "seed": settings.workload.seed, "slo": settings.workload.slo.model_dump(mode="json")}),
         "protocol": digest(settings.protocol.model_dump(mode="json", exclude=_FREE_PROTOCOL)),
-        "node": digest(settings.node.model_dump(mode="json", exclude={"hosts"})),
+        "node": digest(settings.node.model_dump(mode="json", exclude={"hosts"} | ({"machines"} if settings.node.machines == 1 else set()))),
         "grid": digest([[arm.name, arm.configuration_hash] for arm in arms]),
     }
     if identity is not None:

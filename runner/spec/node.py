@@ -20,6 +20,7 @@ class NodeSpec(Strict):
 
     name: str
     gpus: int = Field(ge=0)
+    machines: int = Field(default=1, ge=1, description="machines that one server spans; `gpus` counts all of them (tp 16 over two: 16, 2)")
     gpu_model: str
     capability: int = Field(ge=0)
     memory_gb: float = Field(ge=0, description="memory of one GPU, GB")

@@ -13,12 +13,13 @@ from pathlib import Path
 from types import FrameType
 
 from runner.engines.simulated.children import Children
-from runner.engines.simulated.failures import Death
+from runner.engines.simulated.failures import RUN, Death, last_line
 from runner.engines.simulated.http import Listener
 from runner.engines.simulated.launch import Launch, launch_of
 from runner.engines.simulated.log import Log
 from runner.engines.simulated.loop import Loop
 from runner.engines.simulated.options import Refused
+from runner.engines.simulated.ranks import follow
 from runner.engines.simulated.routes import Routes
 from runner.engines.simulated.service import Service
 from runner.engines.simulated.startup import SHARE, Startup
@@ -94,6 +95,8 @@ def serve(launch: Launch, log: Log, port: int, startup: Startup, children: Child
         _bind_failed(error, launch, log, port, children)
         return
     Signals(service, launch)
+    for peer in startup.meeting.peers:
+        loop.watch(peer.fileno(), select.EPOLLIN, lambda _events: _rank_gone(launch, log, children))
     log.line(f"INFO:     Uvicorn running on http://{HOST}:{port} (Press CTRL+C to quit)")
 
     def ready() -> None:
@@ -123,6 +126,12 @@ def serve(launch: Launch, log: Log, port: int, startup: Startup, children: Child
         listener.close()
 
 
+def _rank_gone(launch: Launch, log: Log, children: Children) -> None:
+    """Another machine's rank ended: the next collective fails."""
+    last = last_line("nccl_error", "load", launch.node.memory_gb or 20.0)
+    Death(log, children, launch.version).by_scheduler(RUN, last, running=True)
+
+
 def _bind_failed(error: OSError, launch: Launch, log: Log, port: int, children: Children) -> None:
     """The real one finds out after the whole load, and its warm-up still calls the other server's port a success."""
     log.line(f"ERROR:    [Errno {error.errno}] error while attempting to bind on address ('{HOST}', {port}): address already in use")
@@ -150,6 +159,8 @@ def main(words: list[str] | None = None) -> int:
     log.raw(f"SIMULATED engine: no SGLang runs here; it plays version {launch.version_text}\n")
     startup = Startup(launch, log, given.port)
     children = startup.run()
+    if startup.meeting.rank:
+        follow(startup.meeting, children, log)
     serve(launch, log, given.port, startup, children)
     return 0
 

@@ -8,6 +8,7 @@ from runner.engines.simulated.children import Children, orphan
 from runner.engines.simulated.failures import RUN, Death, last_line
 from runner.engines.simulated.launch import Launch
 from runner.engines.simulated.log import Log
+from runner.engines.simulated.ranks import Meeting
 
 # share of the load time by stage; the rest is the warm-up
 SHARE = {"distributed": 0.15, "weights": 0.4, "graphs": 0.3, "warmup": 0.15}
@@ -21,6 +22,7 @@ class Startup:
         self._log = log
         self._port = port
         self._children: Children | None = None
+        self.meeting = Meeting(launch.order.get("ranks"))
         self.load_s = float(launch.simulation["load_s"]) * launch.factors.load
         self.seconds: dict[str, float] = {}
 
@@ -39,7 +41,7 @@ class Startup:
         log.line("Using default HuggingFace chat template with detected content format: string")
         if launch.fault("orphan") is not None:
             orphan()
-        self._children = Children(launch.tp)
+        self._children = Children(max(1, launch.tp // self.meeting.count))
         if refusal is not None and not refusal.graph_capture:
             self._pause(self.load_s * SHARE["distributed"] / 2)
             Death(log, self._children, launch.version).by_scheduler(refusal.frames, refusal.line)
@@ -54,6 +56,7 @@ class Startup:
         log.every_rank("Init torch distributed begin.")
         if self._launch.tp > 1 and self._launch.node.capability:
             log.line("sglang is using nccl==2.28.9", 0)
+        self.meeting.meet(self._pause)
         elapsed = self._stage("distributed")
         self._lines("distributed")
         log.every_rank(f"Init torch distributed ends. elapsed={elapsed:.2f} s, mem usage=1.01 GB")
