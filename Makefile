@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENGINE_PYTHON ?= .venv-engine/bin/python
 
-.PHONY: run test test-engine ui engine-cpu lint bench-client bench-decide bench-overhead chaos load
+.PHONY: run test test-engine ui engine-cpu lint bench-client bench-decide bench-nodes bench-overhead chaos load
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=overlap_grid protocol=quick
@@ -46,6 +46,9 @@ bench-decide: $(VENV)/.installed
 
 bench-overhead: $(VENV)/.installed
 	$(BIN)/python -m tests.bench.overhead_bench
+
+bench-nodes: $(VENV)/.installed
+	$(BIN)/python -m tests.bench.nodes_bench
 
 chaos: $(VENV)/.installed
 	$(BIN)/python -m tests.bench.chaos
