@@ -3,6 +3,7 @@
 The order is fixed by design section 5. Whatever goes wrong becomes a LaunchRecord with its outcome; only a broken client or
 an interrupt leaves this function as an exception, and then the server is stopped first."""
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -14,16 +15,18 @@ from typing import Any
 from runner.engines.base import Engine, LaunchFailed, Owner, Server
 from runner.engines.evidence import Sources, engine_chose, judge_evidence
 from runner.engines.evidence.resolved_view import resolved_view, unfair
+from runner.engines.gpus import Gpus
 from runner.engines.guard import GuardBroken
 from runner.execution.job import Event, LaunchJob, NodeFacts
 from runner.execution.logs import compress, set_aside
+from runner.execution.soak import HEAT_S, is_asked, soak
 from runner.execution.treatment import Overlays
 from runner.execution.vigil import Vigil
 from runner.loadgen.base import ClientBroken, GuardOrder, LoadDriver, PhaseOrder
 from runner.records.clock import SteadyClock
 from runner.records.files import write_json, write_text
 from runner.records.paths import LaunchPaths
-from runner.records.schema import Command, Evidence, Failure, Fingerprint, LaunchRecord, Outcome, PhaseRecord
+from runner.records.schema import Command, Evidence, Failure, Fingerprint, LaunchRecord, Outcome, PhaseRecord, Soak
 from runner.records.secrets import scrub_mapping
 
 Emit = Callable[[Event], None]
@@ -60,6 +63,7 @@ class _Launch:
     info: dict[str, Any] = field(default_factory=dict)
     evidence: tuple[Evidence, ...] = ()
     fingerprint: Fingerprint | None = None
+    soak: Soak | None = None
     phases: list[PhaseRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     artifacts: dict[str, str] = field(default_factory=dict)
@@ -115,6 +119,8 @@ class _Launch:
                     )
                 )
             vigil.check("fingerprint")
+        if job.phases and is_asked(job.protocol):
+            self.bring_into_band(server, pid, vigil)
         for index, name in enumerate(job.phases):
             self.stage(f"phase {name}")
             with self.watch.stage("phases"):
@@ -124,8 +130,25 @@ class _Launch:
             vigil.check(f"phase {name}")
         return self.profile(server, pid) if job.profile and job.phases else None
 
+    def bring_into_band(self, server: Server, pid: int | None, vigil: Vigil) -> None:
+        """The protocol's soak. The load that heats is the first phase's, with prompts of its own; its figures are thrown away."""
+        job, first = self.job, self.job.phases[0]
+        scale = min(job.protocol.phase_scale, HEAT_S / max(job.workload.phases[first].seconds, 1e-3))
+        streams = itertools.count(len(job.phases))
+
+        def heat() -> None:
+            order = _phase_order(job, first, next(streams), server.url, pid, self.facts)
+            self.load.run(order.model_copy(update={"name": "soak", "scale": scale, "warmup": False, "scrape": False}))
+            vigil.check("soak")
+
+        self.stage("soak")
+        with self.watch.stage("soak"):
+            self.soak = soak(Gpus.visible().states, job.protocol, heat)
+        if not self.soak.reached:
+            self.notes.append(f"soak: after {self.soak.seconds:.0f} s not in the band: {self.soak.reason}")
+
     def profile(self, server: Server, pid: int | None) -> tuple[str, ...] | None:
-        """Names of the kernels that ran in a short profile of the last decode phase (else the first phase); None without a trace."""
+        """Names of all kernels that ran in a short profile of the last decode phase (else the first phase); None without a trace."""
         job = self.job
         name = next((phase for phase in reversed(job.phases) if job.workload.phases[phase].kind == "decode"), job.phases[0])
         self.stage("profile")
@@ -137,7 +160,7 @@ class _Launch:
                 self.notes.append(f"no profile: {error}")
                 return None
         self.artifacts["profile"] = _relative(self.paths.profile(name), job)
-        return tuple(kernel.name for kernel in profile.kernels)
+        return profile.names
 
 
 def run_launch(
@@ -262,6 +285,7 @@ def _record(state: _Launch, started: float, ended: float) -> LaunchRecord:
         unfair=unfair(resolved, job.baseline_resolved) if resolved and job.baseline_resolved else (),
         evidence=state.evidence,
         fingerprint=state.fingerprint,
+        soak=state.soak,
         phases=tuple(state.phases),
         artifacts=state.artifacts,
         notes=tuple(state.notes),

@@ -23,6 +23,7 @@ RULES = Path(__file__).with_name("kernel_rules.yaml")
 GPU_KINDS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 UNNAMED = "unnamed"
 SHOWN = 40
+NAME_CHARS = 1000
 
 
 class KernelTime(Strict):
@@ -44,7 +45,10 @@ class Profile(Strict):
     by_kind: dict[str, float]
     idle_ms: float
     unnamed_share: float
-    kernels: tuple[KernelTime, ...] = ()
+    kernels: tuple[KernelTime, ...] = Field(default=(), description="the largest")
+    names: tuple[str, ...] = Field(
+        default=(), description="of all kernels that ran: what is proved by a kernel may take no time to speak of"
+    )
     traces: tuple[str, ...] = ()
     simulated: bool = False
 
@@ -110,6 +114,7 @@ def profile_of(events: Iterable[dict[str, Any]], passes: int) -> Profile:
         kernels=tuple(
             KernelTime(name=name[:200], kind=kind_of(name), calls=calls / passes, ms=own / 1e3 / passes) for name, (calls, own) in largest
         ),
+        names=tuple(sorted({name[:NAME_CHARS] for name in spent})),
     )
 
 
