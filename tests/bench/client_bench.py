@@ -1,9 +1,10 @@
 """`make bench-client`: this client, `sglang.bench_serving` and a bare socket reader against one stamping loopback server, side by side.
 
-    python -m tests.bench.client_bench [--short] [--seconds S] [--repeats N] [--out FOLDER] [--without-sglang]
+    python -m tests.bench.client_bench [--short] [--seconds S] [--repeats N] [--out FOLDER] [--without-sglang] [--fresh] [--table]
 
-The engine's interpreter is taken from ENGINE_PYTHON (default .venv-engine/bin/python). Every figure in the table is measured by
-this run; rows of repeats are medians over repeats. No timed asserts."""
+The engine's interpreter is taken from ENGINE_PYTHON (default .venv-engine/bin/python). Each step is appended to records.jsonl as it
+ends and the table is written again from all of them, marked as partial until the last one is there: a run that was cut goes on
+where it stopped. A step that fails is a row that says why. No timed asserts."""
 
 import argparse
 import contextlib
@@ -17,18 +18,21 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 import psutil
 
+from runner.loadgen.base import ClientBroken
 from runner.loadgen.calibrate import NS_PER_MS, Reported, Stamped, echo_server, errors_ms, read_log, reported_by
 from runner.loadgen.driver import ProcessDriver
 from runner.loadgen.job import Job, LengthRecipe
 from runner.loadgen.measures import percentile
 from runner.loadgen.processes import worker_environment
-from tests.bench.client_table import write_table
+from tests.bench.client_records import Records
+from tests.bench.client_table import BARE, FLOOR, OURS, SGLANG, write_table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENGINE = Path(os.environ.get("ENGINE_PYTHON") or ROOT / ".venv-engine" / "bin" / "python")
@@ -44,6 +48,15 @@ tokenizer.save(str(out / "tokenizer.json"))
 (out / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "t0", "eos_token": "t1"}))
 (out / "config.json").write_text(json.dumps({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 4096}))
 """
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row of the records: a client at a level (or its start), once."""
+
+    client: str
+    level: str
+    repeat: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,11 @@ LEVELS = (
     *(Level(f"Poisson, {rate} req/s", 1024, rate=float(rate)) for rate in (50, 200, 500)),
 )
 SHORT = (LEVELS[1], LEVELS[4])
+START_FRESH, START_NEXT = f"{OURS}, a fresh process", f"{OURS}, next phase"
+STARTS = (START_FRESH, START_NEXT, SGLANG)
+BUSY_S = 0.5
+SGLANG_DEADLINE_S = 180
+BARE_DEADLINE_S = 120
 
 
 def requests_for(level: Level, seconds: float) -> int:
@@ -156,7 +174,7 @@ def run_ours(level: Level, seconds: float, folder: Path) -> Result:
     scheduled = sorted(row.scheduled for row in load.rows)
     asked = (len(scheduled) - 1) / ((scheduled[-1] - scheduled[0]) / 1e9) if level.rate else None
     lags = [lag / NS_PER_MS for lag in report["lags_ns"]]
-    return result_of("this client", level, reported, by_key(log), report["cpu_s"] + report["parse_cpu_s"], lags, asked)
+    return result_of(OURS, level, reported, by_key(log), report["cpu_s"] + report["parse_cpu_s"], lags, asked)
 
 
 def run_bare(level: Level, seconds: float, folder: Path) -> Result:
@@ -164,14 +182,16 @@ def run_bare(level: Level, seconds: float, folder: Path) -> Result:
     with echo_server(level.token_ms, log=log) as url:
         argv = [sys.executable, "-m", "tests.bench.bare_reader", url, str(level.streams), str(seconds), str(TOKENS)]
         argv += [str(level.rate)] if level.rate else []
-        done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT, env=worker_environment(os.environ))
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=True, cwd=ROOT, env=worker_environment(os.environ), timeout=BARE_DEADLINE_S
+        )
     found = json.loads(done.stdout)
     reported = {
         key: Reported(times[0], (times[-1] - times[0]) / (len(times) - 1), [b - a for a, b in pairwise(times)])
         for key, times in found["requests"].items()
         if len(times) > 1
     }
-    return result_of("bare reader", level, reported, by_key(log), found["cpu_s"], found["lags_ms"], None)
+    return result_of(BARE, level, reported, by_key(log), found["cpu_s"], found["lags_ms"], None)
 
 
 def run_floor(level: Level, seconds: float, folder: Path) -> Result:
@@ -179,18 +199,20 @@ def run_floor(level: Level, seconds: float, folder: Path) -> Result:
     log = folder / "floor.log"
     with echo_server(level.token_ms, log=log) as url:
         argv = [sys.executable, "-m", "tests.bench.uvloop_floor", url, str(level.streams), str(seconds), str(TOKENS)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT, env=worker_environment(os.environ))
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=True, cwd=ROOT, env=worker_environment(os.environ), timeout=BARE_DEADLINE_S
+        )
     answers = by_key(log)
     nothing = {key: Reported(float("nan"), float("nan"), ()) for key in answers}
-    return result_of("event loop alone", level, nothing, answers, json.loads(done.stdout)["cpu_s"], None, None)
+    return result_of(FLOOR, level, nothing, answers, json.loads(done.stdout)["cpu_s"], None, None)
 
 
-def run_sglang(level: Level, seconds: float, folder: Path, tokenizer: Path) -> Result:
+def run_sglang(level: Level, seconds: float, folder: Path) -> Result:
     """bench_serving with the same shape. Its processor time is that between its first request after the warm-up and the last chunk."""
     count = requests_for(level, seconds)
     log, out = folder / "sglang.log", folder / "sglang.jsonl"
     with echo_server(level.token_ms, log=log) as url:
-        samples = bench_serving(url, count, level, tokenizer, out)
+        samples = bench_serving(url, count, level, folder / "tokenizer", out)
     found = json.loads(out.read_text(encoding="utf-8").splitlines()[-1])
     reported = {}
     for text, ttft, gaps in zip(found["generated_texts"], found["ttfts"], found["itls"], strict=True):
@@ -200,7 +222,7 @@ def run_sglang(level: Level, seconds: float, folder: Path, tokenizer: Path) -> R
     served = [answer for key, answer in answers.items() if key in reported]
     begin, end = min(answer.received for answer in served), max(answer.stamps[-1] for answer in served)
     cpu = used_until(samples, end) - used_until(samples, begin)
-    return result_of("sglang.bench_serving", level, reported, answers, cpu, None, level.rate)
+    return result_of(SGLANG, level, reported, answers, cpu, None, level.rate)
 
 
 def used_until(samples: list[tuple[int, float]], moment: int) -> float:
@@ -212,7 +234,9 @@ def used_until(samples: list[tuple[int, float]], moment: int) -> float:
 
 
 def bench_serving(url: str, count: int, level: Level, tokenizer: Path, out: Path) -> list[tuple[int, float]]:
-    """Runs it; gives (monotonic ns, processor seconds so far) every 20 ms. Raises RuntimeError with its last lines."""
+    """Runs it; gives (monotonic ns, processor seconds so far) every 20 ms. Raises RuntimeError with its last lines, also when it
+    is not done in time."""
+    out.unlink(missing_ok=True)
     argv = [str(ENGINE), "-m", "sglang.bench_serving", "--backend", "sglang", "--base-url", url, "--dataset-name", "random-ids"]
     argv += ["--model", str(tokenizer), "--tokenizer", str(tokenizer), "--tokenize-prompt", "--num-prompts", str(count), "--seed", "1"]
     argv += ["--random-input-len", "64", "--random-output-len", str(TOKENS), "--random-range-ratio", "1.0", "--warmup-requests", "1"]
@@ -224,7 +248,12 @@ def bench_serving(url: str, count: int, level: Level, tokenizer: Path, out: Path
         process = subprocess.Popen(argv, stdout=text, stderr=subprocess.STDOUT, env=env)
         samples: list[tuple[int, float]] = []
         watched = psutil.Process(process.pid)
+        deadline = time.monotonic() + SGLANG_DEADLINE_S
         while process.poll() is None:
+            if time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                break
             with contextlib.suppress(psutil.Error):
                 times = watched.cpu_times()
                 samples.append((time.monotonic_ns(), times.user + times.system))
@@ -256,12 +285,12 @@ def phase_start(folder: Path) -> float:
     return (read_log(log)[-1].received - began) / 1e9
 
 
-def startup_sglang(folder: Path, tokenizer: Path) -> float:
+def startup_sglang(folder: Path) -> float:
     """Seconds from its start to its first request, which is a warm-up, at the server."""
     log, out = folder / "start-sglang.log", folder / "start-sglang.jsonl"
     with echo_server(10.0, log=log) as url:
         began = time.monotonic_ns()
-        bench_serving(url, 1, Level("start", 1), tokenizer, out)
+        bench_serving(url, 1, Level("start", 1), folder / "tokenizer", out)
     return (read_log(log)[0].received - began) / 1e9
 
 
@@ -269,7 +298,13 @@ def versions(with_sglang: bool) -> dict[str, str]:
     import httptools
     import uvloop
 
-    found = {"Python": platform.python_version(), "uvloop": uvloop.__version__, "httptools": httptools.__version__}
+    code = b"".join(path.read_bytes() for path in sorted((ROOT / "runner" / "loadgen").glob("*.py")))
+    found = {
+        "this client (hash of its files)": sha256(code).hexdigest()[:12],
+        "Python": platform.python_version(),
+        "uvloop": uvloop.__version__,
+        "httptools": httptools.__version__,
+    }
     if with_sglang:
         code = "import sys, importlib.metadata as m; print(sys.version.split()[0], m.version('sglang'), m.version('aiohttp'))"
         done = subprocess.run([str(ENGINE), "-c", code], capture_output=True, text=True, check=True)
@@ -279,68 +314,80 @@ def versions(with_sglang: bool) -> dict[str, str]:
 
 
 def machine() -> dict[str, str]:
-    """What the figures depend on: processors, their name, how busy they were at the start."""
+    """What the figures depend on, and what a run that goes on must find again."""
     cpu = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     return {
         "cores": str(len(os.sched_getaffinity(0))),
         "processor": cpu.group(1) if cpu else platform.processor(),
-        "load average at the start": f"{os.getloadavg()[0]:.1f}",
-        "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def middle(results: list[Result]) -> Result:
-    """Medians over repeats, field by field."""
-    fields = asdict(results[0])
-    for name, value in fields.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            fields[name] = median([getattr(result, name) for result in results])
-    return Result(**fields)
+def plan(short: bool, repeats: int, with_sglang: bool) -> list[Step]:
+    """Every step in order: repeat by repeat over all levels, so that what a cut run leaves has each of them."""
+    steps = []
+    for repeat in range(repeats):
+        steps += [Step(client, "start", repeat) for client in STARTS if with_sglang or client != SGLANG]
+        for level in SHORT if short else LEVELS:
+            clients = [BARE, *([FLOOR] if not level.rate else []), OURS, *([SGLANG] if with_sglang else [])]
+            steps += [Step(client, level.name, repeat) for client in clients]
+    return steps
+
+
+def take(step: Step, seconds: float, folder: Path) -> dict[str, Any]:
+    """Runs one step. Raises what its client raises: OSError, RuntimeError, subprocess errors, ClientBroken, ValueError."""
+    if step.level == "start":
+        value = {START_FRESH: startup_ours, START_NEXT: phase_start, SGLANG: startup_sglang}[step.client](folder)
+        return {"start_s": value}
+    level = next(level for level in LEVELS if level.name == step.level)
+    run = {BARE: run_bare, FLOOR: run_floor, OURS: run_ours, SGLANG: run_sglang}[step.client]
+    return {"result": asdict(run(level, seconds, folder))}
+
+
+def take_row(step: Step, seconds: float, folder: Path) -> dict[str, Any]:
+    """One line of the records: the step, how busy the machine was just before it, and what came of it, a failure too."""
+    row: dict[str, Any] = {**asdict(step), "busy_before": round(psutil.cpu_percent(BUSY_S) / 100, 3), "at": time.strftime("%F %T")}
+    try:
+        return row | take(step, seconds, folder)
+    except (OSError, RuntimeError, subprocess.SubprocessError, ClientBroken, ValueError, KeyError, IndexError) as error:
+        return row | {"failed": f"{type(error).__name__}: {error}"[-600:]}
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--short", action="store_true", help="two levels, 2 s each")
-    parser.add_argument("--seconds", type=float, default=None)
-    parser.add_argument("--repeats", type=int, default=None)
+    parser.add_argument("--seconds", type=float, default=None, help="a level; 6 by default")
+    parser.add_argument("--repeats", type=int, default=None, help="3 by default")
     parser.add_argument("--out", type=Path, default=ROOT / "experiments" / "client_limits")
     parser.add_argument("--without-sglang", action="store_true")
+    parser.add_argument("--fresh", action="store_true", help="throw away what an earlier run left, instead of going on with it")
+    parser.add_argument("--table", action="store_true", help="only write the table again from the records")
     options = parser.parse_args(arguments)
-    if not options.without_sglang and not ENGINE.exists():
+    with_sglang = not options.without_sglang
+    if with_sglang and not options.table and not ENGINE.exists():
         raise SystemExit(f"there is no engine environment at {ENGINE}: run `make engine-cpu`, set ENGINE_PYTHON, or give --without-sglang")
-    seconds = options.seconds or (2.0 if options.short else 10.0)
+    records = Records(options.out / "records.jsonl")
+    if options.table:
+        write_table(options.out, records.head(), records.rows())
+        return
+    seconds = options.seconds or (2.0 if options.short else 6.0)
     repeats = options.repeats or (1 if options.short else 3)
-    about = machine()
-    results: list[Result] = []
+    steps = plan(options.short, repeats, with_sglang)
+    settings = {"seconds a level": f"{seconds:g}", "repeats": str(repeats), "short": str(options.short), "steps": str(len(steps))}
+    head = {"machine": machine(), "versions": versions(with_sglang), "settings": settings}
+    left = records.open(head, steps, options.fresh)
+    minutes = sum(seconds + (16 if step.client == SGLANG else 2) for step in left) / 60
+    print(f"{len(steps) - len(left)} of {len(steps)} steps are there already; the rest takes about {minutes:.0f} min", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="client-bench-") as name:
         folder = Path(name)
-        tokenizer = folder / "tokenizer"
-        tokenizer.mkdir()
-        start: dict[str, list[float]] = {"this client, a fresh process": [], "this client, next phase": []}
-        if not options.without_sglang:
-            subprocess.run([str(ENGINE), "-c", MAKE_TOKENIZER, str(tokenizer)], check=True)
-            start["sglang.bench_serving"] = [startup_sglang(folder, tokenizer) for _ in range(repeats)]
-        for _ in range(max(3, repeats)):
-            start["this client, a fresh process"].append(startup_ours(folder))
-            start["this client, next phase"].append(phase_start(folder))
-        for level in SHORT if options.short else LEVELS:
-            runs: dict[str, list[Result]] = {}
-            for _ in range(repeats):
-                runs.setdefault("bare", []).append(run_bare(level, seconds, folder))
-                if not level.rate:
-                    runs.setdefault("floor", []).append(run_floor(level, seconds, folder))
-                runs.setdefault("ours", []).append(run_ours(level, seconds, folder))
-                if not options.without_sglang:
-                    runs.setdefault("sglang", []).append(run_sglang(level, seconds, folder, tokenizer))
-                print(level.name, {key: round(found[-1].ttft_p50, 2) for key, found in runs.items()}, file=sys.stderr, flush=True)
-            results += [middle(found) for found in runs.values()]
-    write_table(
-        options.out,
-        [asdict(result) for result in results],
-        {key: median(values) for key, values in start.items()},
-        about | {"load average at the end": f"{os.getloadavg()[0]:.1f}", "seconds a level": f"{seconds:g}", "repeats": str(repeats)},
-        versions(not options.without_sglang),
-    )
+        if with_sglang and left:
+            (folder / "tokenizer").mkdir()
+            subprocess.run([str(ENGINE), "-c", MAKE_TOKENIZER, str(folder / "tokenizer")], check=True, timeout=300)
+        for number, step in enumerate(left, 1):
+            row = take_row(step, seconds, folder)
+            records.append(row)
+            write_table(options.out, records.head(), records.rows())
+            found = row.get("failed") or row.get("start_s") or round(row["result"]["ttft_p50"], 2)
+            print(f"{number}/{len(left)} {step.level}, {step.client}, repeat {step.repeat + 1}: {found}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
