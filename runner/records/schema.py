@@ -146,6 +146,18 @@ class Command(Strict):
     patches: dict[str, str] = Field(default_factory=dict, description="patch name -> hash")
 
 
+class Soak(Strict):
+    """How the GPUs were brought into the protocol's temperature and clock band before the load. One value a GPU, null where it does
+    not say; `heated`: short unmeasured loads that were driven; `reason`: what was still outside at the end."""
+
+    reached: bool
+    seconds: float
+    heated: int = 0
+    temperature_c: tuple[float | None, ...] = ()
+    sm_clock_mhz: tuple[float | None, ...] = ()
+    reason: str = ""
+
+
 class LaunchRecord(Strict):
     """One launch. The unit of replication."""
 
@@ -178,6 +190,7 @@ class LaunchRecord(Strict):
     unfair: tuple[str, ...] = Field(default=(), description="resolved pool, graphs or limits that differ from the baseline's")
     evidence: tuple[Evidence, ...] = ()
     fingerprint: Fingerprint | None = None
+    soak: Soak | None = Field(default=None, description="null: none was asked for")
     phases: tuple[PhaseRecord, ...] = ()
     artifacts: dict[str, str] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -64,6 +64,10 @@ class Protocol(Strict):
     fingerprint_tokens: int = Field(default=16, ge=1)
     profile: bool = False
     retries: int = Field(default=1, ge=0)
-    soak_temperature_c: tuple[float, float] | None = None
+    soak_temperature_c: tuple[float, float] | None = Field(
+        default=None, description="before a launch's load every GPU is brought into this band by waiting or by an unmeasured load"
+    )
+    soak_clock_mhz: tuple[float, float] | None = Field(default=None, description="the same for the SM clock")
+    soak_deadline_s: float = Field(default=120, gt=0, description="after this the load begins all the same; the record says so")
     seed: int = 20261
     ask_above_gpu_hours: float = 8.0
