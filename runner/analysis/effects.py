@@ -54,7 +54,9 @@ def effects(plan: Plan, launches: Sequence[LaunchRecord], protocol: Protocol, fe
             continue
         fit = fit_blocks(table.values[None], table.mask[None], table.slots[None], slope=False)
         spread = launch_variance(fit)
-        variance, df = float(np.nanmax(spread.variance[0])), float(spread.df[0].min())
+        variance, df = float(np.max(spread.variance[0])), float(spread.df[0].min())
+        if not np.isfinite(variance):
+            continue  # one launch of each arm: nothing says how much launches differ
         counts = fit.arm_n[0]
         sign = 1 if is_higher_better(metric) else -1
         for term in terms:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from runner.analysis.confirmation import Confirmation, confirmation
 from runner.analysis.effects import effects
@@ -214,7 +215,7 @@ def _noise(states: Sequence[Group], noise: NoiseFloor | None) -> dict[str, Any]:
             {
                 "phase": group.phase,
                 "metric": group.metric,
-                "launch_sd_pct": _finite(100 * float(np.nanmedian(last.launch_sd))) if last is not None else None,
+                "launch_sd_pct": _finite(100 * _middle(last.launch_sd)) if last is not None else None,
                 "floor_sd_pct": entry.between_pct if entry is not None else None,
                 "modes": 2 if group.mode_gap > 0 else 1,
                 "mode_gap_pct": round(100 * float(np.expm1(group.mode_gap)), 3),
@@ -222,6 +223,13 @@ def _noise(states: Sequence[Group], noise: NoiseFloor | None) -> dict[str, Any]:
             }
         )
     return {"floor": noise is not None, "floor_launches": noise.launches if noise is not None else 0, "rows": rows}
+
+
+def _middle(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """Median of what is known; NaN where nothing is."""
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known)]
+    return float(np.median(known)) if known.size else float("nan")
 
 
 def _finite(value: float) -> float | None:
