@@ -37,13 +37,22 @@ def _systemd_words(argv: tuple[str, ...]) -> str:
     return " ".join('"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"' for word in argv)
 
 
+def _mail_words(command: str) -> tuple[str, ...]:
+    """The user's command as words, for no shell. Raises UserError where a quote is left open."""
+    try:
+        words = tuple(shlex.split(command.replace("{subject}", "Nightly sweep failed or found a regression")))
+    except ValueError as error:
+        raise UserError(f"schedule.mail_command={command!r} is no command: {error}") from None
+    return words if words and words[0].startswith("/") else ("/usr/bin/env", *words)  # systemd wants a whole path
+
+
 def systemd_units(night: Night) -> dict[str, str]:
     """File name -> text. The timer is persistent (a missed night is caught up), the service never overlaps itself, is ended
     with all its processes at the limit, and calls the failure unit when it fails (exit 3: regression, 75: node busy)."""
     hour, minute = night.clock
     folder = night.folder.replace("%", "%%")
-    failure = night.mail_command or f"/usr/bin/logger -t {UNIT} nightly sweep failed or found a regression; see {folder}/mlruns"
-    failure = failure.replace("{subject}", "Nightly sweep failed or found a regression")  # no night is left to fill it in
+    said = f"nightly sweep failed or found a regression; see {night.folder}/mlruns"
+    words = ("/usr/bin/logger", "-t", UNIT, said) if not night.mail_command else _mail_words(night.mail_command)
     return {
         f"{UNIT}.timer": (
             f"[Unit]\nDescription=Nightly sweep of engine flags\n\n[Timer]\nOnCalendar=*-*-* {hour:02d}:{minute:02d}:00\n"
@@ -56,7 +65,7 @@ def systemd_units(night: Night) -> dict[str, str]:
         ),
         f"{UNIT}-failed.service": (
             f"[Unit]\nDescription=Tell that the nightly sweep failed\n\n[Service]\nType=oneshot\nWorkingDirectory={folder}\n"
-            f"ExecStart={failure if failure.startswith('/') else '/bin/sh -c ' + _systemd_words((failure,))}\n"
+            f"ExecStart={_systemd_words(words)}\n"
         ),
     }
 

@@ -30,13 +30,14 @@ def ephemeral_range() -> tuple[int, int]:
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
     """True when a server could bind here now. The bind is made as servers make it (SO_REUSEADDR: a connection in TIME_WAIT does
-    not count) and again on all addresses, where somebody may listen for everybody."""
+    not count) and again on all addresses, where somebody may listen for everybody; there nothing listens, not even for a moment."""
     for address in dict.fromkeys((host, "0.0.0.0")):  # noqa: S104
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((address, port))
-                probe.listen(1)
+                if address == host:
+                    probe.listen(1)
             except OSError as failed:
                 if failed.errno in (errno.EADDRINUSE, errno.EACCES):
                     return False

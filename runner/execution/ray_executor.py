@@ -75,6 +75,9 @@ class RayExecutor:
 
     def _init(self) -> None:
         prepare_environment()
+        if self._spec.address is None:
+            # Ray's processes listen on every interface of a machine that may belong to a cluster; ours is for this machine alone.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         import logging
 
         import ray

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from runner.execution.ray_executor import RayExecutor
 from runner.spec.study import RaySpec
 from tests.execution.conftest import wait_for_none
 from tests.execution.launching import launch_job, node_order
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_an_address_where_nothing_answers_is_refused_at_once() -> None:
@@ -54,6 +58,36 @@ def test_a_killed_actor_is_a_lost_node_that_leaves_nothing_and_can_be_replaced(r
     finally:
         executor.close()
     assert wait_for_none(tmp_path) == []
+
+
+LISTENERS = """
+import os, sys
+from pathlib import Path
+from runner.engines import process
+from runner.execution.ray_executor import RayExecutor
+from runner.spec.study import RaySpec
+from tests.execution.launching import node_order
+
+executor = RayExecutor(RaySpec(), gpus=1, pretend_gpus=True)
+executor.open(node_order(Path(sys.argv[1])), None)
+sockets = {os.readlink(link)[8:-1] for seen in process.descendants([os.getpid()], include_roots=True)
+           for link in Path(f"/proc/{seen.pid}/fd").glob("*") if os.path.islink(link) and os.readlink(link).startswith("socket:[")}
+for table in ("tcp", "tcp6"):
+    for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" and words[9] in sockets:
+            print(words[1].split(":")[0])
+executor.close()
+"""
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def test_a_local_ray_listens_on_loopback_only(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LISTENERS, str(tmp_path / "lock")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    addresses = set(done.stdout.split())
+    assert addresses and addresses <= LOOPBACK
 
 
 def _holder(folder: Path) -> int:

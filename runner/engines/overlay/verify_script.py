@@ -75,6 +75,31 @@ def modules_seen(names: list[str]) -> dict[str, Any]:
     return seen
 
 
+def path_sum(node: ast.expr, known: dict[str, Any]) -> Any:
+    """The value of an expression over paths: names in `known`, constants, `Path(...)`, `/`, `.parent`, `.parents[n]`, `.resolve()`,
+    `.absolute()`, `.expanduser()`, `os.getenv(...)`. Nothing of the file is run. Raises ValueError for anything else."""
+    if isinstance(node, ast.Name) and node.id in known:
+        return known[node.id]
+    if isinstance(node, ast.Constant) and isinstance(node.value, (str, int)):
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return pathlib.Path(path_sum(node.left, known)) / path_sum(node.right, known)
+    if isinstance(node, ast.Attribute) and node.attr in ("parent", "parents"):
+        return getattr(pathlib.Path(path_sum(node.value, known)), node.attr)
+    if isinstance(node, ast.Subscript):
+        found = path_sum(node.value, known)
+        return found[path_sum(node.slice, known)]
+    if isinstance(node, ast.Call) and not node.keywords:
+        called, given = ast.unparse(node.func), [path_sum(each, known) for each in node.args]
+        if called in ("Path", "pathlib.Path", "str"):
+            return str(given[0]) if called == "str" else pathlib.Path(*given)
+        if called in ("os.getenv", "os.environ.get"):
+            return os.environ.get(*given)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("resolve", "absolute", "expanduser") and not given:
+            return getattr(pathlib.Path(path_sum(node.func.value, known)), node.func.attr)()
+    raise ValueError(f"no path: {ast.unparse(node)}")
+
+
 def jit_folders() -> dict[str, str]:
     """Folders that FlashInfer compiles from: the path constants of its `jit/env.py`, computed from where that file lies."""
     spec = spec_of("flashinfer.jit.env")
@@ -82,17 +107,15 @@ def jit_folders() -> dict[str, str]:
         return {}
     with open(spec.origin, encoding="utf-8") as file:
         tree = ast.parse(file.read())
-    known: dict[str, Any] = {"__file__": spec.origin, "pathlib": pathlib, "Path": pathlib.Path, "os": os}
+    known: dict[str, Any] = {"__file__": spec.origin}
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
         value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
         if not isinstance(target, ast.Name) or value is None:
             continue
-        if any(isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id not in known for part in ast.walk(value)):
-            continue
         try:
-            known[target.id] = eval(compile(ast.Expression(value), spec.origin, "eval"), known)  # noqa: S307 - installed code's own path sums
-        except Exception:  # noqa: BLE001, S112 - constants that need more than paths are not wanted here
+            known[target.id] = path_sum(value, known)
+        except (ValueError, TypeError, IndexError):  # constants that need more than paths are not wanted here
             continue
     return {
         name: str(value)
