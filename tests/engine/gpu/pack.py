@@ -1,9 +1,10 @@
 """Packs engine, runner and Ray as archives for a GPU machine without a network (x86-64, Python 3.12, torch 2.11, CUDA 13).
 
-    python tests/engine/gpu/pack.py OUT_DIR [engine] [runner] [ray] [--max-mb 60]
+    python tests/engine/gpu/pack.py OUT_DIR [engine] [runner] [ray] [--version 0.5.13.post1] [--max-mb 60] [--wheels FOLDER]
 
-Each archive is `NAME.tar.xz` with one folder: `site` (engine), `runner-site` (runner's packages), `ray-site` (Ray).
-An archive over --max-mb is an error. The runner's own code travels as the checkout."""
+Archives, each with one folder: `engine-VERSION.tar.xz` (`site-VERSION`), `runner.tar.xz` (`runner-site`: the runner's packages),
+`ray.tar.xz` (`ray-site`). A version of the engine is a file `engine-VERSION-requirements.txt` beside this script. An archive over
+--max-mb is an error. The runner's own code travels as the checkout. --wheels keeps what was downloaded for the next time."""
 
 import argparse
 import shutil
@@ -17,8 +18,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (39, 34, 31, 28, 27, 26, 24, 17, 12, 5)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
-# kernels of other architectures, and FlashAttention's, which the experiments here do not use
-ENGINE_LEFT_OUT = ("flash_ops", "sm100", "flashmla_ops")
+DEFAULT_ENGINE = "0.5.15.post1"
+# Kernels of other architectures, and FlashAttention's, which the experiments here do not use. MSCCL++ proper (0.4.3 ships it beside its
+# own copy inside common_ops, and nothing imports it) is left out too: it is the only binary there that knows NVLink multicast.
+ENGINE_LEFT_OUT = ("flash_ops", "sm100", "flashmla_ops", "_mscclpp.", "lib/", "lib64/", "include/")
 RAY_LEFT_OUT = (
     "ray/dashboard/client", "ray/jars", "ray/rllib", "ray/serve", "ray/tune", "ray/train", "ray/data", "ray/air", "ray/cpp", "ray/llm",
     "ray/thirdparty_files/psutil/tests", "ray/core/src/ray/thirdparty/redis",
@@ -26,8 +29,12 @@ RAY_LEFT_OUT = (
 FOLDERS = {"engine": "site", "runner": "runner-site", "ray": "ray-site"}
 
 
+def engine_versions() -> list[str]:
+    return sorted(path.name.removeprefix("engine-").removesuffix("-requirements.txt") for path in HERE.glob("engine-*-requirements.txt"))
+
+
 def keep_engine(name: str, wheel: str) -> bool:
-    return not (wheel.startswith("sglang_kernel") and any(part in name for part in ENGINE_LEFT_OUT))
+    return not (wheel.startswith("sglang_kernel") and any(name.startswith(part) or f"/{part}" in name for part in ENGINE_LEFT_OUT))
 
 
 def keep_ray(name: str, wheel: str) -> bool:
@@ -75,15 +82,18 @@ def slim(site: Path) -> None:
         shutil.rmtree(path)
 
 
-def pack(name: str, out: Path, max_mb: float) -> Path:
-    target = out / f"{name}.tar.xz"
+def pack(name: str, out: Path, max_mb: float, version: str = "", wheels: Path | None = None) -> Path:
+    """Writes the archive and returns its path; `version` is the engine's. SystemExit when it is over `max_mb`."""
+    suffix = f"-{version}" if version else ""
+    target = out / f"{name}{suffix}.tar.xz"
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        site = work / FOLDERS[name]
+        site = work / f"{FOLDERS[name]}{suffix}"
         site.mkdir()
-        (work / "wheels").mkdir()
-        download(HERE / f"{name}-requirements.txt", work / "wheels")
-        unpack(work / "wheels", site, KEEP[name])
+        store = (wheels or work / "wheels") / f"{name}{suffix}"
+        store.mkdir(parents=True, exist_ok=True)
+        download(HERE / f"{name}{suffix}-requirements.txt", store)
+        unpack(store, site, KEEP[name])
         slim(site)
         subprocess.run(["tar", "c", "-I", "xz -T0 -6", "-f", str(target), "-C", str(work), site.name], check=True)
     size = target.stat().st_size / 2**20
@@ -98,13 +108,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", default=[])
     parser.add_argument("--max-mb", type=float, default=60)
+    parser.add_argument("--version", choices=engine_versions(), default=DEFAULT_ENGINE, help="SGLang in the engine's archive")
+    parser.add_argument("--wheels", type=Path, help="where downloads are kept and looked for")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(FOLDERS)
     if unknown:
         raise SystemExit(f"nothing called {', '.join(sorted(unknown))}; choices: {', '.join(FOLDERS)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.names or list(FOLDERS):
-        pack(name, arguments.out.resolve(), arguments.max_mb)
+        pack(name, arguments.out.resolve(), arguments.max_mb, arguments.version if name == "engine" else "", arguments.wheels)
 
 
 if __name__ == "__main__":
