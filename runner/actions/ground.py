@@ -133,6 +133,7 @@ def node_file(ground: Ground, name: str) -> Any | None:
 
 def make_plan(ground: Ground, study: str = "", with_engine: bool = True) -> Plan:
     """The plan of these settings on this ground."""
+    from runner.actions.budget import node_budget
     from runner.planning.build import build_plan
 
     manifest = model_manifest(ground)  # first: a missing shard is said before the engine is asked anything
@@ -145,6 +146,7 @@ def make_plan(ground: Ground, study: str = "", with_engine: bool = True) -> Plan
         reads=reader(ground) if with_engine else None,
         learned=node_file(ground, "launch_costs.json"),
         noise=node_file(ground, "noise_floor.json"),
+        communication=None if ground.simulated else node_budget(ground.settings),
         study=study,
     )
     return plan.model_copy(update={"identity": plan.identity | manifest}) if manifest else plan

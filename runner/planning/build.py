@@ -12,6 +12,7 @@ from runner.planning.conditions import version_in, version_of
 from runner.planning.estimate import estimate, launch_costs, not_resolvable
 from runner.planning.identity import plan_identity
 from runner.planning.learned import Learned, learned_from_file
+from runner.planning.leave_out import leave_out
 from runner.planning.order import blocks
 from runner.planning.pins import unpinned
 from runner.planning.treatments import selected_phases
@@ -36,11 +37,12 @@ def build_plan(
     reads: Reads | None = None,
     learned: Learned | Mapping[str, Any] | None = None,
     noise: Mapping[str, Any] | None = None,
+    communication: Mapping[str, Any] | None = None,
     study: str = "",
 ) -> Plan:
     """The plan for one engine kind and version. `resolve` and `reads` ask the installed engine (without them the rules alone
     decide, and the plan says so); `learned` (launch costs, also as the node's launch_costs.json) and `noise` (its noise_floor.json)
-    come from earlier studies. Pure: touches no GPU, starts nothing but
+    come from earlier studies, `communication` is the node's budget as `action=budget` gives it. Pure: touches no GPU, starts nothing but
     what `resolve` starts. Raises UserError for anything that a person wrote wrong, and when the baseline is refused."""
     if engine_kind not in KINDS:
         raise UserError(f"engine kind {engine_kind!r}; choices: {choices(KINDS)}")
@@ -54,6 +56,7 @@ def build_plan(
             levels.setdefault(name, set()).add(level)
     book = RuleBook(settings, version, levels, reads)
     merged = merge(grid.cells, grid.baseline, book, resolve)
+    merged, left_out = leave_out(merged, _hypotheses(settings.protocol, merged.arms, phases), settings, communication)
     arms, notes = _arms(settings, merged, engine_kind, noise)
     _attached_serves_one(engine_kind, arms)
     _required_are_arms(settings.protocol, arms)
@@ -85,7 +88,7 @@ def build_plan(
         estimate=cost,
         not_resolvable=blocked,
         unconfirmed=(*unpinned(settings.node, version), *merged.unconfirmed),
-        notes=(*_grid_notes(grid, resolve is not None), *notes, *cost_notes, *noise_notes),
+        notes=(*_grid_notes(grid, resolve is not None), *left_out, *notes, *cost_notes, *noise_notes),
         seed=settings.protocol.seed,
         identity=plan_identity(settings, engine_kind, engine_version, identity, arms),
     )

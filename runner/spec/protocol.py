@@ -49,6 +49,9 @@ class Protocol(Strict):
     prime: bool = Field(default=True, description="one unmeasured launch an arm first, to fill compile caches (never simulated)")
     smoke: bool = Field(default=True, description="real engines: an unmeasured first launch shows that the baseline serves at all")
     screen: bool = Field(default=False, description="start each arm once with few layers and random weights first")
+    leave_out: bool = Field(
+        default=True, description="communication arms that a bound measured on this node keeps below every margin are not launched"
+    )
     trust_rules: bool = Field(
         default=True, description="false: what only a rule refuses is launched all the same, so that the engine itself says it"
     )
