@@ -1,8 +1,6 @@
 """`action=audit [json=true]`: for each flag, the gates in the installed engine's source that decide it on this node."""
 
 import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from runner.actions.budget import ranks_of
@@ -26,9 +24,7 @@ def _audit_image(settings: Settings) -> dict[str, Any]:
     from runner.engines.container import ContainerEngine
 
     engine = ContainerEngine(settings.engine)
-    engine.identify()  # a wrong image or version is said before anything is copied
-    with tempfile.TemporaryDirectory(prefix="runner-audit-") as folder:
-        result = _audit(settings, str(engine.copy_source(Path(folder))), whole=True)
+    result = _audit(settings, str(engine.source()), whole=True)
     return {"image": engine.image, **result, "text": f"Image {engine.image}\n{result['text']}"}
 
 

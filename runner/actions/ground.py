@@ -30,7 +30,8 @@ class Ground:
 
     @property
     def simulated(self) -> bool:
-        return self.kind == "simulated"
+        """Also when somebody's server, to which the runner attaches, is a simulated one."""
+        return self.kind == "simulated" or (self.identity is not None and self.identity.simulated)
 
 
 def root_of(settings: Settings) -> RootPaths:
@@ -87,7 +88,7 @@ def with_model(settings: Settings, root: RootPaths, identity: EngineIdentity) ->
     model = settings.model
     if identity.kind in ("simulated", "attached") or model.path is not None:
         return settings
-    if model.synthetic is None or identity.python is None:
+    if model.synthetic is None or identity.python is None or identity.kind == "container":
         raise UserError(f"model {model.name} has no path; give model.path=/path/to/the/model (a folder, or org/name of a local snapshot)")
     folder = made_model(model.synthetic, root.root / "models", identity.python, settings.engine.extra_python_path)
     return settings.model_copy(update={"model": model.model_copy(update={"path": str(folder)})})
@@ -118,8 +119,12 @@ def reader(ground: Ground) -> Callable[[list[str]], dict[str, bool | None]] | No
     """What tells whether this version's source reads an environment variable."""
     if ground.identity is None or ground.identity.python is None or ground.simulated:
         return None
+    from runner.engines.container import ContainerEngine
     from runner.engines.resolve import env_reads
 
+    if isinstance(ground.engine, ContainerEngine):
+        image = ground.engine
+        return lambda names: env_reads(image.source(), names)
     python, places = ground.identity.python, ground.settings.engine.extra_python_path
     return lambda names: env_reads(python, names, python_path=places)
 

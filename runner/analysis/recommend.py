@@ -30,13 +30,19 @@ class Facts:
     effects: Sequence[Effect]
 
 
+ALONE = "Write a grid to compare with, or repeat this study later: the runner compares it with nothing by itself."
+
+
 def recommend(facts: Facts) -> Recommendation:
     """An arm is recommended when it is BETTER; it is called confirmed only after fresh blocks said so again."""
     baseline = next(arm for arm in facts.arms if arm.name == facts.plan.baseline)
     chosen = facts.best[0][0] if facts.best else None
     confirmed = chosen is not None and facts.confirmation.confirmed
     refuted = chosen is not None and facts.confirmation.done and not confirmed and _enough_pairs(facts)
-    if baseline.status != "BASELINE" or not any(h.baseline_launches for arm in facts.arms for h in arm.hypotheses):
+    alone = baseline.status == "BASELINE" and len(facts.arms) == 1
+    if alone:
+        arm, sentence = None, "No recommendation: this study has one arm, and nothing to compare it with."
+    elif baseline.status != "BASELINE" or not any(h.baseline_launches for arm in facts.arms for h in arm.hypotheses):
         arm, sentence = None, _without_baseline(baseline)
     elif chosen is not None and not refuted:
         arm, sentence = chosen, _for_arm(facts, chosen, confirmed)
@@ -54,7 +60,7 @@ def recommend(facts: Facts) -> Recommendation:
         proved=tuple(_proved(facts)),
         not_proved=tuple(_not_proved(facts, arm, confirmed)),
         not_testable=tuple(_not_testable(facts)),
-        next_experiment=_next_experiment(facts, arm, confirmed),
+        next_experiment=ALONE if alone else _next_experiment(facts, arm, confirmed),
     )
 
 

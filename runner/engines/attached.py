@@ -62,7 +62,7 @@ class AttachedEngine:
         version = str(info.get("version") or self.spec.version or "unknown")
         stable = {name: value for name, value in info.items() if name not in _UNSTABLE}
         build = hashlib.sha256(json.dumps(stable, sort_keys=True, default=str).encode()).hexdigest()[:16]
-        return EngineIdentity(kind="attached", version=version, build=build)
+        return EngineIdentity(kind="attached", version=version, build=build, simulated=info.get("simulated") is True)
 
     def start(self, order: LaunchOrder, owner: Owner) -> "AttachedServer":
         """Attaches. Raises UserError when the order asks for anything that the server is not: it cannot be restarted."""

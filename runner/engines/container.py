@@ -110,16 +110,25 @@ class ContainerEngine:
         words = [self.python, "-c", COPY_SCRIPT, "all" if everything else "text", *names]
         return copy_packages(self._once(words), base_environment() | _client_environment(), folder, self.image)
 
-    def packages(self, folder: Path, names: Sequence[str]) -> dict[str, Package]:
-        """The packages of the image as copies below `folder`, one for each build; copied once. Raises UserError."""
-        place = folder / self.identify().build
-        kept = place / "-".join(sorted(names))
+    def source(self) -> Path:
+        """A folder with the source of the image's engine, to be read; copied once a build. Raises UserError."""
+        return self._kept("text", ENGINE_PACKAGES, everything=False)
+
+    def packages(self, names: Sequence[str]) -> dict[str, Package]:
+        """The packages of the image as whole copies, for overlays; copied once a build. Raises UserError."""
+        return packages_in(self._kept("-".join(sorted(names)), names, everything=True), names)
+
+    def _kept(self, name: str, names: Sequence[str], everything: bool) -> Path:
+        kept = cache_home(self.spec.cache_root) / "image-packages" / self.identify().build / name
         if not kept.is_dir():
-            work = place / f".{kept.name}.{os.getpid()}"
-            self.copy_source(work, names, everything=True)
-            shutil.rmtree(kept, ignore_errors=True)
-            work.rename(kept)
-        return packages_in(kept, names)
+            work = kept.with_name(f".{name}.{os.getpid()}")
+            shutil.rmtree(work, ignore_errors=True)
+            self.copy_source(work, names, everything)
+            try:
+                work.rename(kept)
+            except OSError:  # somebody was quicker
+                shutil.rmtree(work, ignore_errors=True)
+        return kept
 
     def probe(self, gpus: Gpus) -> dict[str, Any]:
         """What the image's interpreter can import and sees, with the GPUs: without the driver's library nothing of CUDA imports, which

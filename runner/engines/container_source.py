@@ -8,11 +8,13 @@ from pathlib import Path
 
 from runner.errors import UserError
 
-# Runs in the image's interpreter. Finds packages by their spec, which imports none of them. `text`: Python and JSON files, and the
-# names (no content) of compiled modules, which is what an audit looks at; `all`: every file but bytecode, which is what an overlay holds.
+# Runs in the image's interpreter. Finds packages by their spec, which imports none of them. `text`: source and JSON files, and the
+# names (no content) of compiled modules, which is what is read; `all`: every file but bytecode, which is what an overlay holds.
 SCRIPT = """
 import importlib.metadata, importlib.util, io, os, sys, tarfile
 what, names = sys.argv[1], sys.argv[2:]
+TEXT = (".py", ".json", ".cu", ".cuh", ".cc", ".cpp", ".h", ".hpp", ".rs", ".sh")
+left_out = {"__pycache__"} if what == "all" else {"__pycache__", "cutlass"}
 out = tarfile.open(fileobj=sys.stdout.buffer, mode="w|")
 def add(name, data, mode=0o644):
     entry = tarfile.TarInfo(name)
@@ -31,13 +33,13 @@ for name in names:
                 with open(os.path.join(beside, each, file), "rb") as library:
                     add(os.path.join(each, file), library.read(), 0o755)
         for here, folders, files in os.walk(place, followlinks=True):
-            folders[:] = sorted(each for each in folders if each != "__pycache__")
+            folders[:] = sorted(each for each in folders if each not in left_out)
             for each in sorted(files):
                 path = os.path.join(here, each)
                 target = os.path.join(name, os.path.relpath(path, place))
                 if not os.path.isfile(path) or each.endswith(".pyc"):
                     continue
-                if what == "all" or each.endswith((".py", ".json")):
+                if what == "all" or each.endswith(TEXT):
                     with open(path, "rb") as file:
                         add(target, file.read(), 0o755 if os.access(path, os.X_OK) else 0o644)
                 elif each.endswith(".so"):

@@ -6,7 +6,6 @@ import queue
 import socket
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from runner.engines.base import Engine
@@ -102,7 +101,7 @@ class NodeWorker:
         home = cache_home(spec.cache_root)
         overlays = Overlays(home / "overlays" / engine.build[:16], python, spec.extra_python_path)
         if isinstance(self._engine, ContainerEngine):
-            overlays.packages = partial(self._engine.packages, home / "image-packages")
+            overlays.packages = self._engine.packages
         return overlays
 
     def describe(self) -> NodeFacts:

@@ -189,7 +189,10 @@ def check_refusal(check: Check, levels: Mapping[str, str], options: Mapping[str,
 
 def common_treatment(settings: Settings, version: Version, phases: Mapping[str, PhaseSpec]) -> Treatment:
     """What every arm gets before its levels: pins of the runner, then node, model (with its command for this version), the
-    experiment's pins, and `engine.options`; later ones win, null removes."""
+    experiment's pins, and `engine.options`; later ones win, null removes. A server that somebody else runs is measured as it runs:
+    of it only `engine.options` are asked."""
+    if settings.engine.kind == "attached":
+        return Treatment(options={name_in(version, name): value for name, value in settings.engine.options.items() if value is not None})
     model = settings.model
     pinned, pinned_env = baseline_pins(settings.node, model, version, phases)
     layers: list[tuple[Mapping[str, Any], Mapping[str, str]]] = [(pinned, pinned_env), ({}, settings.node.env)]

@@ -63,9 +63,9 @@ class Follower:
         try:
             report = self.track()
         except UserError as error:
-            report = TrackReport(uri="", error=f"error: {error}")
+            report = TrackReport(uri="", study=self.study.name, error=f"error: {error}")
         except Exception as error:  # noqa: BLE001 - whatever the server or the network does, the records wait and are sent later
-            report = TrackReport(uri="", error=brief(error))
+            report = TrackReport(uri="", study=self.study.name, error=brief(error))
         if report.error:
             self.say(f"pass {self.passes}: {report.error}")
             previous = read_report(self.study)

@@ -15,6 +15,8 @@ from runner.spec.study import TrackingSpec
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+# MLflow refuses an empty name.
+NO_EXPERIMENT = "no_experiment"
 
 
 def uri_of(root: RootPaths, tracking: TrackingSpec) -> str:
@@ -96,9 +98,11 @@ def artifact_root(root: RootPaths) -> Path:
 
 
 def experiment_id(client: "MlflowClient", root: RootPaths, tracking: TrackingSpec, name: str) -> str:
-    """The MLflow experiment of an experiment name; made, or restored from the bin, where needed."""
+    """The MLflow experiment of an experiment name ('' for a study that was written on the command line); made, or restored from the
+    bin, where needed."""
     from mlflow.exceptions import MlflowException
 
+    name = name or NO_EXPERIMENT
     found = client.get_experiment_by_name(name)
     if found is None:
         place = (artifact_root(root) / safe_name(name)).as_uri() if tracking.uri is None else None

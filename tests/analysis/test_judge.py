@@ -293,3 +293,11 @@ def test_descriptive_metrics_carry_no_verdict() -> None:
     assert [row.metric for row in rows] == ["output_tok_s"]
     assert rows[0].verdict == "UNRESOLVED"
     assert rows[0].effect_pct == pytest.approx(3.1, abs=0.6)
+
+
+def test_a_study_of_one_arm_compares_nothing_and_says_so() -> None:
+    made = plan({"baseline": {}})
+    launches = [launch for launch in observed(study()) if launch.arm == "baseline"]
+    recommendation = judge(made, launches, PROTOCOL).recommendation
+    assert recommendation.arm is None and "one arm" in recommendation.sentence and "was not measured" not in recommendation.sentence
+    assert "grid" in recommendation.next_experiment

@@ -4,18 +4,19 @@ import json
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from runner.actions.audit import perform
+from runner.actions.ground import Ground, reader
 from runner.engines.audit.packages import packages_in
 from runner.engines.base import LaunchFailed
 from runner.engines.container import ContainerEngine
 from runner.engines.gpus import GpuDevice, Gpus
 from runner.errors import UserError
 from runner.execution.treatment import Overlays
+from runner.records.paths import RootPaths
 from runner.spec.engine import EngineSpec
 from runner.spec.model import ModelSpec
 from tests.actions.example import settings_of
@@ -77,11 +78,21 @@ def test_the_table_names_the_image(spec: EngineSpec, tmp_path: Path, capsys: pyt
 def test_text_without_content_of_what_is_compiled_and_everything_without_bytecode(spec: EngineSpec, tmp_path: Path) -> None:
     engine = ContainerEngine(spec)
     text = engine.copy_source(tmp_path / "text")
-    assert (text / "flashinfer" / "native.abi3.so").read_bytes() == b"" and not (text / "flashinfer" / "data").exists()
+    assert (text / "flashinfer" / "native.abi3.so").read_bytes() == b"" and (text / "sglang" / "version.py").is_file()
     everything = engine.copy_source(tmp_path / "all", ["sglang", "flashinfer"], everything=True)
     assert (everything / "flashinfer" / "native.abi3.so").read_bytes() == b"\x7fELF"
     assert (everything / "flashinfer/data/csrc/trtllm_allreduce_fusion.cu").is_file() and not list(everything.rglob("*.pyc"))
     assert packages_in(everything)["sglang"].version == VERSION
+
+
+def test_which_variables_an_image_reads_is_told_without_its_files_being_here(spec: EngineSpec, tmp_path: Path) -> None:
+    engine = ContainerEngine(spec)
+    source = engine.source()
+    shutil.rmtree(tmp_path / "docker" / "site")
+    assert engine.source() == source, "copied once a build"
+    settings = settings_of(tmp_path, engine=spec.model_dump(include={"kind", "image", "container_runtime", "cache_root"}))
+    ask = reader(Ground(settings, RootPaths(tmp_path), "container", VERSION, engine, engine.identify()))
+    assert ask is not None and ask(["SGLANG_MSCCLPP_MAX_BYTES", "NCCL_ALGO"]) == {"SGLANG_MSCCLPP_MAX_BYTES": False, "NCCL_ALGO": None}
 
 
 def test_an_image_without_the_engine(spec: EngineSpec, tmp_path: Path) -> None:
@@ -94,7 +105,7 @@ def test_a_source_patch_becomes_an_overlay_that_needs_nothing_of_the_image(spec:
     engine = ContainerEngine(spec)
     python = engine.identify().python
     assert python is not None
-    overlays = Overlays(tmp_path / "overlays", python, packages=partial(engine.packages, tmp_path / "copies"))
+    overlays = Overlays(tmp_path / "overlays", python, packages=engine.packages)
     order = order_of(spec, MODEL, tmp_path, patches=("sm120_fusion",))
     overlay = overlays.of(order)
     assert overlay is not None and not [path for path in Path(overlay.path).rglob("*") if path.is_symlink()]
@@ -114,7 +125,7 @@ def test_a_patch_that_does_not_fit_the_image_is_refused_with_what_was_looked_for
     engine = ContainerEngine(spec)
     python = engine.identify().python
     assert python is not None
-    overlays = Overlays(tmp_path / "overlays", python, packages=partial(engine.packages, tmp_path / "copies"))
+    overlays = Overlays(tmp_path / "overlays", python, packages=engine.packages)
     with pytest.raises(LaunchFailed) as refused:
         overlays.of(order_of(spec, MODEL, tmp_path, patches=("sm120_fusion",)))
     assert refused.value.failure.kind == "patch_does_not_fit" and "communicator.py" in refused.value.failure.line

@@ -257,3 +257,15 @@ def test_an_attached_server_has_one_arm(plan_of: PlanOf) -> None:
     with pytest.raises(UserError, match=r"engine=attached .* has one arm"):
         plan_of("overlap_grid", "0.5.15.post1", kind="attached")
     assert len(plan_of("noise_floor", "0.5.15.post1", "aa=false", kind="attached").arms) == 1
+
+
+def test_an_attached_server_is_asked_for_nothing_but_what_is_written_of_it(plan_of: PlanOf) -> None:
+    words = ("aa=false", "engine=attached", "engine.url=http://127.0.0.1:1", "+engine.options.tp-size=8")
+    (arm,) = plan_of("noise_floor", "0.5.15.post1", *words, kind="attached").arms
+    assert (arm.options, arm.env, arm.patches) == ({"tp-size": 8}, {}, ())
+
+
+def test_trust_in_the_code_beside_the_weights_is_off_and_shown_when_on(plan_of: PlanOf) -> None:
+    assert not any("trust-remote-code" in arm.options for arm in plan_of("smoke", "0.5.9").arms)
+    plan = plan_of("smoke", "0.5.9", "+model.options.trust-remote-code=true")
+    assert any("--trust-remote-code is ON for every arm" in note for note in plan.notes)

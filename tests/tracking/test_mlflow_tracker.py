@@ -13,7 +13,7 @@ from runner.errors import UserError
 from runner.records.files import write_json
 from runner.records.paths import RootPaths, StudyPaths
 from runner.spec.study import TrackingSpec
-from runner.tracking import mlflow_tracker
+from runner.tracking import mlflow_tracker, store
 from runner.tracking.mlflow_tracker import TrackReport, track_study, waiting
 from runner.tracking.store import create_database, uri_of
 from tests.reporting.synthetic import Synthetic, make, write
@@ -194,7 +194,7 @@ def test_old_saved_views_go_the_own_one_and_foreign_ones_stay(root: RootPaths, s
     track_study(root, write(root.root, make(blocks=5, arms=2, study="later")), LOCAL)
     tags = client(root).get_experiment(experiment.experiment_id).tags
     names = [text[10:24] for name, text in tags.items() if name.startswith("mlflow.sharedViewState.")]
-    assert sorted(names) == sorted(['My own view", ', 'Study later", ']), names
+    assert sorted(names) == sorted(['My own view", ', 'SIMULATED stud']), names
 
 
 def test_experiment_in_the_bin_is_restored(root: RootPaths, small: Synthetic) -> None:
@@ -248,3 +248,10 @@ def test_store_that_died_in_the_making_is_made_again(tmp_path: Path, template: P
     create_database(root)
     assert {e.name for e in client(root).search_experiments()} == {"Default"}
     assert [path.name for path in tmp_path.iterdir() if "building" in path.name] == []
+
+
+def test_a_study_without_an_experiment_has_a_place_too(root: RootPaths) -> None:
+    client = store.open_client(root, TrackingSpec())
+    identifier = store.experiment_id(client, root, TrackingSpec(), "")
+    assert client.get_experiment(identifier).name == store.NO_EXPERIMENT
+    assert store.experiment_id(client, root, TrackingSpec(), "") == identifier
