@@ -116,19 +116,20 @@ async def drive(job: Job, number: int = 0) -> dict[str, Any]:
         stall_timeout_s=job.stall_timeout_s,
     )
     gc.collect()
+    # Nothing below makes cycles; the collector would look again and again at lists of numbers that only grow.
     gc.disable()
     try:
         driven = await driver.run(job.start_at_ns)
+        parse_from, parse_cpu = monotonic_ns(), process_time()
+        rows = [_row(exchange, job, asked[exchange.index], number) for exchange in driven.exchanges]
+        answer = _answer(driven, schedule)
+        if job.until == "steady" and schedule is None:
+            answer["warm"] = {"passed": loop.passed, "windows": [[w.tpot, w.throughput] for w in loop.windows()]}
+        if job.result:
+            write_rows(Path(job.result), rows)
+        return {**answer, "rows": job.result, "parse_s": (monotonic_ns() - parse_from) / NS, "parse_cpu_s": process_time() - parse_cpu}
     finally:
         gc.enable()
-    parse_from, parse_cpu = monotonic_ns(), process_time()
-    rows = [_row(exchange, job, asked[exchange.index], number) for exchange in driven.exchanges]
-    answer = _answer(driven, schedule)
-    if job.until == "steady" and schedule is None:
-        answer["warm"] = {"passed": loop.passed, "windows": [[w.tpot, w.throughput] for w in loop.windows()]}
-    if job.result:
-        write_rows(Path(job.result), rows)
-    return {**answer, "rows": job.result, "parse_s": (monotonic_ns() - parse_from) / NS, "parse_cpu_s": process_time() - parse_cpu}
 
 
 def _row(exchange: Exchange, job: Job, asked: tuple[int, int, int], number: int) -> Row:
