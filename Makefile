@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENGINE_PYTHON ?= .venv-engine/bin/python
 
-.PHONY: run test test-engine ui engine-cpu lint bench-client bench-decide bench-nodes bench-overhead chaos load
+.PHONY: run test test-engine ui engine-cpu lint bench-client bench-decide bench-nodes bench-overhead bench-tracking chaos load
 
 run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=overlap_grid protocol=quick
@@ -49,6 +49,9 @@ bench-overhead: $(VENV)/.installed
 
 bench-nodes: $(VENV)/.installed
 	$(BIN)/python -m tests.bench.nodes_bench
+
+bench-tracking: $(VENV)/.installed
+	$(BIN)/python -m tests.bench.tracking_bench
 
 chaos: $(VENV)/.installed
 	$(BIN)/python -m tests.bench.chaos
