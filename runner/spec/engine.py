@@ -38,7 +38,22 @@ class Simulation(Strict):
     noise_shape: Literal["gaussian", "heavy", "bimodal", "drift"] = "gaussian"
     bimodal_gap_pct: float = 20.0
     drift_pct_per_launch: float = 0.0
+    decode_noise_pct: dict[int, float] = Field(
+        default_factory=dict,
+        description="rows of a decode step -> launch-to-launch standard deviation, percent, on top of launch_noise_pct; the nearest row "
+        "count (by ratio) answers for the others",
+    )
+    prefill_noise_pct: float = Field(default=0.0, ge=0, description="launch-to-launch standard deviation of prefill passes, percent")
+    stage_share: dict[str, float] = Field(
+        default_factory=dict,
+        description="share of load_s by stage: bind (before the first line), distributed, weights, graphs, warmup; empty: the simulation's own",
+    )
     cold_start_pct: float = Field(default=0.0, description="how much slower unseen shapes are at first")
+    cold_stall_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="what the first prefill pass of an unseen size costs on top in a machine's first launch, s (compilation)",
+    )
     first_launch_slower_pct: float = 0.0
     faults: tuple[dict[str, Any], ...] = Field(default=(), description="{kind, arm?, launch?, at?}, see engines/simulated/faults.py")
     seed: int = 1

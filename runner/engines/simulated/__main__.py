@@ -22,7 +22,7 @@ from runner.engines.simulated.options import Refused
 from runner.engines.simulated.ranks import follow
 from runner.engines.simulated.routes import Routes
 from runner.engines.simulated.service import Service
-from runner.engines.simulated.startup import SHARE, Startup
+from runner.engines.simulated.startup import Startup
 
 HOST = "127.0.0.1"
 
@@ -115,7 +115,7 @@ def serve(launch: Launch, log: Log, port: int, startup: Startup, children: Child
         service.ready = True
         service.begin()
 
-    loop.after(startup.load_s * SHARE["warmup"], ready)
+    loop.after(startup.load_s * startup.share["warmup"], ready)
     # everything that lives now lives until the end: keep the collector from walking it while passes run
     gc.collect()
     gc.freeze()

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 SLOW_MODE_SHARE = 0.3  # of launches that fall into the slow mode of a bimodal noise
@@ -18,6 +18,15 @@ class LaunchFactors:
     decode: float
     prefill: float
     load: float
+    decode_by_rows: Mapping[int, float] = field(default_factory=dict)
+    cold_stall_s: float = 0.0
+
+    def decode_at(self, rows: int) -> float:
+        """Factor of a decode step of `rows` rows: the launch's, times that of the nearest row count that has its own noise."""
+        if not self.decode_by_rows:
+            return self.decode
+        nearest = min(self.decode_by_rows, key=lambda known: (abs(math.log(known / max(1, rows))), known))
+        return self.decode * self.decode_by_rows[nearest]
 
 
 def launch_factors(simulation: Mapping[str, Any], launch_index: int, arm: str) -> LaunchFactors:
@@ -39,10 +48,17 @@ def launch_factors(simulation: Mapping[str, Any], launch_index: int, arm: str) -
         slower = 1 + simulation["first_launch_slower_pct"] / 100
         shift += math.log(slower)
         load *= slower
+    by_rows = {
+        int(rows): math.exp(percent / 100 * random.Random(f"{simulation['seed']}/{launch_index}/{arm}/rows {rows}").gauss(0, 1))
+        for rows, percent in simulation.get("decode_noise_pct", {}).items()
+    }
+    own = random.Random(f"{simulation['seed']}/{launch_index}/{arm}/prefill").gauss(0, 1)
     return LaunchFactors(
         decode=math.exp(shift + sigma * (0.8 * common + 0.6 * decode)),
-        prefill=math.exp(shift + sigma * (0.8 * common + 0.6 * prefill)),
+        prefill=math.exp(shift + sigma * (0.8 * common + 0.6 * prefill) + simulation.get("prefill_noise_pct", 0.0) / 100 * own),
         load=load,
+        decode_by_rows=by_rows,
+        cold_stall_s=simulation.get("cold_stall_s", 0.0) if launch_index == 0 else 0.0,
     )
 
 
@@ -59,17 +75,18 @@ class StepNoise:
     """Multiplies each pass: the launch's factor, slowly wandering noise, and the cold start of a shape not seen before."""
 
     def __init__(self, factors: LaunchFactors, request_noise_pct: float, cold_start_pct: float, seed: str) -> None:
-        self._launch = {"decode": factors.decode, "prefill": factors.prefill}
+        self._factors = factors
         self._sigma = request_noise_pct / 100
         self._fresh = math.sqrt(1 - STEP_MEMORY**2)
         self._cold = cold_start_pct / 100
         self._seen: dict[tuple[str, int], int] = {}
+        self._compiled: set[int] = set()
         self._random = random.Random(seed)
         self._state = self._random.gauss(0, 1)
 
     def factor(self, kind: str, size: int) -> float:
         """For one pass of `size` rows; `kind` is decode or prefill."""
-        factor = self._launch[kind]
+        factor = self._factors.prefill if kind == "prefill" else self._factors.decode_at(size)
         if self._sigma:
             self._state = STEP_MEMORY * self._state + self._fresh * self._random.gauss(0, 1)
             factor *= 1 + self._sigma * self._state
@@ -79,6 +96,14 @@ class StepNoise:
             self._seen[shape] = seen + 1
             factor *= 1 + self._cold * math.exp(-seen / COLD_STEPS[kind])
         return max(factor, 0.05)
+
+    def stall_s(self, tokens: int) -> float:
+        """Seconds that a prefill pass waits for a kernel of its size (power of two) to be compiled; once a size and launch."""
+        size = max(1, tokens).bit_length()
+        if not self._factors.cold_stall_s or size in self._compiled:
+            return 0.0
+        self._compiled.add(size)
+        return self._factors.cold_stall_s
 
 
 def no_noise() -> StepNoise:

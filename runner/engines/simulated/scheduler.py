@@ -253,6 +253,7 @@ class Scheduler:
         step.queued = len(self.waiting)
         step.pending = sum(job.target for job in self.waiting) + (self.chunked.target - self.chunked.computed if self.chunked else 0)
         step.seconds = self.cost.prefill_s(step.new_tokens, context) * self.noise.factor("prefill", step.new_tokens)
+        step.seconds += self.noise.stall_s(step.new_tokens)
         self.totals.prefill_passes += 1
         return step
 

@@ -10,8 +10,8 @@ from runner.engines.simulated.launch import Launch
 from runner.engines.simulated.log import Log
 from runner.engines.simulated.ranks import Meeting
 
-# share of the load time by stage; the rest is the warm-up
-SHARE = {"distributed": 0.15, "weights": 0.4, "graphs": 0.3, "warmup": 0.15}
+# share of the load time by stage; `bind` passes before the first line. `simulation.stage_share` puts others in their place.
+SHARE = {"bind": 0.0, "distributed": 0.15, "weights": 0.4, "graphs": 0.3, "warmup": 0.15}
 
 
 class Startup:
@@ -24,11 +24,13 @@ class Startup:
         self._children: Children | None = None
         self.meeting = Meeting(launch.order.get("ranks"))
         self.load_s = float(launch.simulation["load_s"]) * launch.factors.load
+        self.share: Mapping[str, float] = {**dict.fromkeys(SHARE, 0.0), **(launch.simulation.get("stage_share") or SHARE)}
         self.seconds: dict[str, float] = {}
 
     def run(self) -> Children:
         """Returns the children when the port may open. A refused or faulty launch never returns."""
         launch, log = self._launch, self._log
+        self._pause(self.load_s * self.share["bind"])
         self._lines("arguments")
         refusal = launch.decision.refusal
         if refusal is not None and refusal.stage == "arguments":
@@ -43,7 +45,7 @@ class Startup:
             orphan()
         self._children = Children(max(1, launch.tp // self.meeting.count))
         if refusal is not None and not refusal.graph_capture:
-            self._pause(self.load_s * SHARE["distributed"] / 2)
+            self._pause(self.load_s * self.share["distributed"] / 2)
             Death(log, self._children, launch.version).by_scheduler(refusal.frames, refusal.line)
         self._distributed()
         self._weights()
@@ -113,7 +115,7 @@ class Startup:
                 log.every_rank(f"Capture cuda graph begin. This can take up to several minutes. avail mem={self.free_gb:.2f} GB")
                 log.line(f"Capture cuda graph bs {sizes}", 0)
         if refusal is not None and refusal.graph_capture:
-            self._pause(self.load_s * SHARE["graphs"] / 2)
+            self._pause(self.load_s * self.share["graphs"] / 2)
             Death(log, self._children, launch.version).by_scheduler(refusal.frames, refusal.line)
         elapsed = self._stage("graphs")
         self._lines("graphs")
@@ -133,7 +135,7 @@ class Startup:
     def _stage(self, name: str) -> float:
         """Half of the stage's time, its faults, the other half; gives the seconds it took."""
         began = time.monotonic()
-        half = self.load_s * SHARE[name] / 2
+        half = self.load_s * self.share[name] / 2
         self._pause(half)
         self.strike(name)
         self._pause(half)
