@@ -20,13 +20,12 @@ from runner.engines.base import LaunchOrder, Owner, argv_of
 from runner.engines.container_python import wrapper
 from runner.engines.container_source import SCRIPT as COPY_SCRIPT
 from runner.engines.container_source import copy_packages
-from runner.engines.environment import CACHE_VARIABLES, base_environment, cache_folder, cache_home
+from runner.engines.environment import CACHE_VARIABLES, base_environment, cache_home
 from runner.engines.evidence.probe import probe_words, read_probe
 from runner.engines.gpus import Gpus
 from runner.engines.httpserver import HttpServer
 from runner.engines.identity import PACKAGES, SCRIPT
-from runner.engines.modelfolder import model_folder
-from runner.engines.sglang import MODULE, choose_ports, command_of, complete_options, launch_environment, memory_waiter, needs_weights
+from runner.engines.sglang import MODULE, command_of, launch_environment, memory_waiter, prepare
 from runner.errors import UserError
 from runner.records.paths import LaunchPaths, safe_name
 from runner.records.schema import EngineIdentity
@@ -156,14 +155,8 @@ class ContainerEngine:
 
     def start(self, order: LaunchOrder, owner: Owner) -> HttpServer:
         """Starts `docker run` in the foreground, so that its output is the server's log and its exit code the server's."""
-        identity = self.identify()
-        folder = model_folder(order.model, weights_needed=needs_weights(order))
-        gpus = self._gpus if self._gpus is not None else Gpus.visible()
-        gpus.demand_free(own_pids=(), timeout=self.spec.deadlines.memory_free_s)
-        caches = cache_folder(self.spec.cache_root, identity.build, order.overlay)
-        port, options = choose_ports(order, self.spec)
-        options = complete_options(options, order, MODEL_INSIDE, port, self.spec.deadlines)
-        inside = launch_environment(order.model_copy(update={"overlay": None}), self.spec, caches_inside(caches))
+        made = prepare(order, self.spec, self.identify().build, self._gpus, MODEL_INSIDE)
+        inside = launch_environment(order.model_copy(update={"overlay": None}), self.spec, caches_inside(made.caches))
         if order.overlay:
             inside["PYTHONPATH"] = OVERLAY_INSIDE
         cidfile = Path(order.folder) / "container.id"
@@ -174,22 +167,22 @@ class ContainerEngine:
             name=container_name(order),
             cidfile=cidfile,
             image=self.image,
-            gpus=gpu_words(self.runtime, gpus),
-            mounts=mounts_of(folder.path, caches, order.overlay),
+            gpus=gpu_words(self.runtime, made.gpus),
+            mounts=mounts_of(made.model, made.caches, order.overlay),
             env=inside,
-            words=[self.python, "-m", MODULE, *argv_of(options)],
+            words=[self.python, "-m", MODULE, *argv_of(made.options)],
         )
         log = LaunchPaths(Path(order.folder)).server_log
         spawn: Any = owner.spawn
         owned = spawn(argv, base_environment() | _client_environment(), log, cwd=Path(order.folder), **self._ending(owner, cidfile))
         return HttpServer(
             owned,
-            port,
+            made.port,
             log,
             command_of(argv, inside, order),
             self.spec.deadlines,
-            caches=(caches,),
-            memory_free=memory_waiter(gpus),
+            caches=(made.caches,),
+            memory_free=memory_waiter(made.gpus),
             also_ours=FirstProcess(self.runtime, cidfile),
             trust_unknown=True,
         )

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,26 +45,48 @@ class SglangEngine:
     def start(self, order: LaunchOrder, owner: Owner) -> HttpServer:
         """Checks the model, the GPUs and the port, starts the process and returns. Raises UserError, NodeBusy (a foreign process on
         the GPUs) or LaunchFailed."""
-        identity = self.identify()
-        folder = model_folder(order.model, weights_needed=needs_weights(order))
-        gpus = self._gpus if self._gpus is not None else Gpus.visible()
-        gpus.demand_free(own_pids=(), timeout=self.spec.deadlines.memory_free_s)
-        caches = cache_folder(self.spec.cache_root, identity.build, order.overlay)
-        port, options = choose_ports(order, self.spec)
-        options = complete_options(options, order, str(folder.path), port, self.spec.deadlines)
-        argv = [check_interpreter(self.python), "-m", MODULE, *argv_of(options)]
-        ours = launch_environment(order, self.spec, cache_environment(caches))
+        made = prepare(order, self.spec, self.identify().build, self._gpus)
+        argv = [check_interpreter(self.python), "-m", MODULE, *argv_of(made.options)]
+        ours = launch_environment(order, self.spec, cache_environment(made.caches))
         log = LaunchPaths(Path(order.folder)).server_log
         owned = owner.spawn(argv, base_environment() | ours, log, cwd=Path(order.folder))
         return HttpServer(
             owned,
-            port,
+            made.port,
             log,
             command_of(argv, ours, order),
             self.spec.deadlines,
-            caches=(caches,),
-            memory_free=memory_waiter(gpus),
+            caches=(made.caches,),
+            memory_free=memory_waiter(made.gpus),
         )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a start has before its command line: `model` is the model's folder here, `caches` the compile caches of this build and
+    overlay, `port` the HTTP port, `options` those of the arm with what every launch gets."""
+
+    model: Path
+    gpus: Gpus
+    caches: Path
+    port: int
+    options: dict[str, Any]
+
+
+def prepare(order: LaunchOrder, spec: EngineSpec, build: str, gpus: Gpus | None, model_path: str | None = None) -> Prepared:
+    """Checks the model, the GPUs and the port. `model_path`: where the server sees the model, when not in its own place. Raises
+    UserError, NodeBusy (a foreign process on the GPUs) or LaunchFailed."""
+    model = model_folder(order.model, weights_needed=needs_weights(order)).path
+    devices = gpus if gpus is not None else Gpus.visible()
+    devices.demand_free(own_pids=(), timeout=spec.deadlines.memory_free_s)
+    port, options = choose_ports(order, spec)
+    return Prepared(
+        model=model,
+        gpus=devices,
+        caches=cache_folder(spec.cache_root, build, order.overlay),
+        port=port,
+        options=complete_options(options, order, model_path or str(model), port, spec.deadlines),
+    )
 
 
 def memory_waiter(gpus: Gpus) -> Callable[[float], bool] | None:

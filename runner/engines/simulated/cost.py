@@ -13,7 +13,8 @@ TPOT of about 20 ms at batch 1. Every constant can be replaced by `simulation.co
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from runner.engines.simulated.force import FUSION_ROWS, Force
+from runner.engines.simulated.fusion import FUSION_ROWS
+from runner.engines.simulated.in_force import Force
 from runner.engines.simulated.shapes import Model, Node
 
 MEMORY_GB_S = {"RTX PRO 6000": 1792.0, "RTX 5090": 1792.0, "H200": 4800.0, "H100": 3350.0, "B200": 8000.0}

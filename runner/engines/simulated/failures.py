@@ -5,7 +5,7 @@ import signal
 import sys
 
 from runner.engines.simulated.children import Children
-from runner.engines.simulated.force import Refusal
+from runner.engines.simulated.in_force import Refusal
 from runner.engines.simulated.log import Log
 from runner.engines.simulated.shapes import Version
 

@@ -7,7 +7,8 @@ from typing import Any
 from runner.engines.simulated import options
 from runner.engines.simulated.cost import CostModel, cost_model
 from runner.engines.simulated.faults import Fault, faults_of
-from runner.engines.simulated.force import Decision, decide
+from runner.engines.simulated.force import decide
+from runner.engines.simulated.in_force import Decision
 from runner.engines.simulated.noise import LaunchFactors, StepNoise, launch_factors
 from runner.engines.simulated.scheduler import Limits
 from runner.engines.simulated.shapes import Model, Node, Version, version_of

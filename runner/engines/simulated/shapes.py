@@ -4,7 +4,7 @@ Both are made from the JSON of a LaunchOrder (`ModelSpec` and `NodeSpec` dumped)
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 Version = tuple[int, ...]
@@ -13,6 +13,16 @@ Version = tuple[int, ...]
 def version_of(text: str) -> Version:
     """`0.5.13.post1` -> (0, 5, 13, 1); parts that are no number are dropped."""
     return tuple(int(part) for part in re.findall(r"\d+", text)[:4])
+
+
+# Fields of a Model that ModelSpec calls otherwise.
+NAMES = {
+    "hidden": "hidden_size",
+    "layers": "num_layers",
+    "active_b": "active_parameters_b",
+    "vocab": "vocab_size",
+    "special": "special_token_ids",
+}
 
 
 @dataclass(frozen=True)
@@ -38,24 +48,9 @@ class Model:
 
     @staticmethod
     def of(spec: Mapping[str, Any]) -> "Model":
-        return Model(
-            name=spec["name"],
-            path=spec.get("path"),
-            architecture=spec.get("architecture") or "",
-            hidden=spec["hidden_size"],
-            layers=spec["num_layers"],
-            dtype_bytes=spec["dtype_bytes"],
-            all_reduces_per_layer=spec["all_reduces_per_layer"],
-            active_b=spec["active_parameters_b"],
-            weight_gb=spec["weight_gb"],
-            weight_bits=spec["weight_bits"],
-            experts=spec["experts"],
-            shared_experts=spec["shared_experts"],
-            vocab=spec["vocab_size"],
-            special=tuple(spec["special_token_ids"]),
-            max_context=spec["max_context"],
-            draft_tokens=spec["draft_tokens"],
-        )
+        values: dict[str, Any] = {each.name: spec.get(NAMES.get(each.name, each.name)) for each in fields(Model)}
+        values |= {"architecture": values["architecture"] or "", "special": tuple(values["special"])}
+        return Model(**values)
 
 
 @dataclass(frozen=True)
@@ -73,16 +68,8 @@ class Node:
 
     @staticmethod
     def of(spec: Mapping[str, Any]) -> "Node":
-        return Node(
-            name=spec["name"],
-            gpus=spec["gpus"],
-            gpu_model=spec["gpu_model"],
-            capability=spec["capability"],
-            memory_gb=spec["memory_gb"],
-            link=spec["link"],
-            link_gb_s=spec["link_gb_s"],
-            all_reduce={name: (cost["alpha_us"], cost["gb_s"]) for name, cost in spec["all_reduce"].items()},
-        )
+        values = {each.name: spec[each.name] for each in fields(Node)}
+        return Node(**{**values, "all_reduce": {name: (cost["alpha_us"], cost["gb_s"]) for name, cost in spec["all_reduce"].items()}})
 
     @property
     def sm120(self) -> bool:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from runner.engines.simulated.cost import CostModel, cost_model, unknown_overrides
-from runner.engines.simulated.force import GRAPH_SIZES, Force
+from runner.engines.simulated.force import GRAPH_SIZES
+from runner.engines.simulated.in_force import Force
 from runner.engines.simulated.shapes import Model, Node
 from runner.spec.node import LinkCost
 from tests.engines.simulated.support import GLM5, PCIE_NODE

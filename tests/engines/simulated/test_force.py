@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from runner.engines.simulated.force import Decision, decide, max_bytes_of
+from runner.engines.simulated.force import decide
+from runner.engines.simulated.in_force import Decision
+from runner.engines.simulated.mscclpp import max_bytes_of
 from runner.engines.simulated.options import parse, words_of
 from runner.engines.simulated.shapes import Model, Node, version_of
 from tests.engines.simulated.support import BASE, GLM5, H200_NODE, MOE, PCIE_NODE

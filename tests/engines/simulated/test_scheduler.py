@@ -3,7 +3,8 @@
 import pytest
 
 from runner.engines.simulated.cost import cost_model
-from runner.engines.simulated.force import GRAPH_SIZES, Force
+from runner.engines.simulated.force import GRAPH_SIZES
+from runner.engines.simulated.in_force import Force
 from runner.engines.simulated.noise import no_noise
 from runner.engines.simulated.prefix import BLOCK, PrefixCache
 from runner.engines.simulated.scheduler import Job, Limits, Scheduler, Step
