@@ -81,7 +81,7 @@ def moved(before: Sequence[Night], after: Sequence[Night]) -> list[dict[str, Any
         if was is not None and now is not None:
             known = BY_NAME.get(metric)
             sign = 1 if known is not None and known.higher_is_better else -1
-            change = round(sign * 100 * (now / was - 1), 2)
+            change = round(100 * ((now / was) ** sign - 1), 2)
         rows.append({"arm": arm, "phase": phase, "metric": metric, "before": was, "after": now, "change_pct": change})
     return rows
 

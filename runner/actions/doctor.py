@@ -3,11 +3,11 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from runner.actions.checks.clocks import check_clocks
-from runner.actions.checks.facts import bus_facts, gpu_facts, host_facts, installed
+from runner.actions.checks.facts import GpuFacts, bus_facts, gpu_facts, host_facts, installed
 from runner.actions.checks.finding import Finding, fail
 from runner.actions.checks.gpu import check_driver, check_gpus, check_occupied
 from runner.actions.checks.host import check_host, check_ports
@@ -17,7 +17,9 @@ from runner.actions.checks.software import check_client, check_engine, check_ray
 from runner.actions.ground import root_of
 from runner.config import Settings
 from runner.records.schema import EngineIdentity
+from runner.spec.node import NodeSpec
 
+Check = Callable[[], list[Finding]]
 MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
 
 
@@ -38,15 +40,7 @@ def examine(settings: Settings) -> list[Finding]:
     gpus = gpu_facts()
     kind = engine_kind(settings, bool(gpus.devices))
     real = kind in ("sglang", "container")
-    node = settings.node
-    checks: list[tuple[str, Callable[[], list[Finding]]]] = [
-        ("gpus", lambda: check_gpus(gpus, node, kind)),
-        ("driver", lambda: check_driver(gpus)),
-        ("topology", lambda: check_topology(gpus, node)),
-        ("PCIe", lambda: check_pcie(gpus, node)),
-        ("P2P", lambda: check_peer_access(gpus)),
-        ("IOMMU", lambda: check_bus(bus_facts(gpus.devices), gpus)),
-        ("clocks", lambda: check_clocks(gpus)),
+    checks: list[tuple[str, Check]] = [
         ("foreign processes", lambda: check_occupied(gpus)),
         ("host", lambda: check_host(host_facts(_folders(settings)), real)),
         ("ports", lambda: _ports(settings)),
@@ -57,6 +51,25 @@ def examine(settings: Settings) -> list[Finding]:
         ("leftovers", lambda: _leftovers(settings)),
         ("load client", _client),
     ]
+    return hardware(gpus, settings.node, kind) + _looked_at(checks)
+
+
+def hardware(gpus: GpuFacts, node: NodeSpec, kind: str) -> list[Finding]:
+    """The checks of the GPUs and of how they are joined."""
+    return _looked_at(
+        [
+            ("gpus", lambda: check_gpus(gpus, node, kind)),
+            ("driver", lambda: check_driver(gpus)),
+            ("topology", lambda: check_topology(gpus, node)),
+            ("PCIe", lambda: check_pcie(gpus, node)),
+            ("P2P", lambda: check_peer_access(gpus)),
+            ("IOMMU", lambda: check_bus(bus_facts(gpus.devices), gpus)),
+            ("clocks", lambda: check_clocks(gpus)),
+        ]
+    )
+
+
+def _looked_at(checks: Sequence[tuple[str, Check]]) -> list[Finding]:
     found: list[Finding] = []
     for name, check in checks:
         try:

@@ -68,7 +68,7 @@ def identity_of(
         "configurations": _digest({arm.name: arm.configuration_hash for arm in plan.arms}),
         "workload": _digest({name: settings.workload.phases[name].model_dump(mode="json") for name in plan.phases}),
         "phase length": f"{settings.protocol.phase_scale:g}",
-        "patches": ", ".join(f"{name} {digest[:12]}" for name, digest in sorted(patches.items())) or "none",
+        "patches": ", ".join(f"{name} {digest[:12]}".strip() for name, digest in sorted(patches.items())) or "none",
     }
     return identity | ({"GPU limits": limits} if limits else {})
 

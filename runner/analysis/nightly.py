@@ -27,6 +27,8 @@ FALSE_ALARMS = 1 / 120
 MIN_NIGHTS = 4
 BASELINE_NIGHTS = 7
 VARIANCE_NIGHTS = 30
+NAMED = 4
+"""Changes that the one sentence names; all of them stand beside it."""
 PRIOR_DF = 1.0
 PRIOR_SD = 0.004
 """Launch-to-launch spread of a quiet node (log scale), used with the weight of PRIOR_DF launches."""
@@ -164,7 +166,8 @@ def _sentence(outcome: str, shifts: Sequence[Shift], changed: Mapping[str, tuple
     if outcome == "quiet":
         return "quiet: nothing moved beyond its margin"
     worst = max(shifts, key=lambda shift: abs(shift.change_pct))
-    named = "; ".join(f"{name} {old} -> {new}" for name, (old, new) in changed.items())
+    named = "; ".join(f"{name} {old} -> {new}" for name, (old, new) in list(changed.items())[:NAMED])
+    named += f"; and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
     because = f"changed since the baseline: {named}" if named else "nothing that is recorded changed since the baseline"
     what = worst.quantity
     others = f", and {len(shifts) - 1} more" if len(shifts) > 1 else ""

@@ -106,6 +106,16 @@ class StudyPaths:
         return self.folder / "nightly.json"
 
     @property
+    def topology(self) -> Path:
+        """How the node's GPUs are joined, as `nvidia-smi topo -m` said when the study began; with the doctor's findings."""
+        return self.folder / "topology.txt"
+
+    @property
+    def probe(self) -> Path:
+        """The node's measured collectives (`action=probe`) as they were known when the study began."""
+        return self.folder / "probe.json"
+
+    @property
     def truth(self) -> Path:
         """Simulated engine only: the true effects. Never read by the code that judges."""
         return self.folder / "truth.json"

@@ -7,13 +7,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from runner.analysis.communication import budget
+from runner.engines.probing.stored import NodeProbe, stored_probe
+from runner.errors import UserError
 from runner.records import words
 from runner.records.decision import Decision
 from runner.records.files import read_json
-from runner.records.paths import StudyPaths
+from runner.records.paths import RootPaths, StudyPaths
 from runner.records.schema import LaunchRecord
 from runner.spec.model import ModelSpec
-from runner.spec.node import NodeSpec
+from runner.spec.node import LinkCost, NodeSpec
 from runner.spec.workload import PhaseSpec
 
 
@@ -31,6 +33,7 @@ def budget_section(study: StudyPaths, decision: Decision, launches: Sequence[Lau
     try:
         config = read_json(study.config)
         node, model = NodeSpec.model_validate(config["node"]), ModelSpec.model_validate(config["model"])
+        options = {**config.get("engine", {}).get("options", {}), **model.options, **config.get("pins", {})}
         phases = {name: PhaseSpec.model_validate(spec) for name, spec in config["workload"]["phases"].items()}
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
         return None
@@ -38,7 +41,8 @@ def budget_section(study: StudyPaths, decision: Decision, launches: Sequence[Lau
     values = baseline.values if baseline else {}
     rows = {name: phases[name].concurrency * model.draft_tokens for name in values if name in phases and phases[name].kind == "decode"}
     measured = {name: values[name]["tpot_p50_ms"] for name in rows if "tpot_p50_ms" in values[name]}
-    result = budget(model, node, rows, pass_ms=measured)
+    costs = None if words.is_simulated(decision) else _probed(study, node.name)
+    result = budget(model, node, rows, ranks=_ranks(options, node), pass_ms=measured, measured=costs)
     known = ", ".join(f"{name}: {source or 'source not given'}" for name, source in result["sources"].items())
     note = f"{result['all_reduces_per_pass']} all-reduces a pass, {result['ranks']} ranks, link {result['link_gb_s']:g} GB/s"
     return BudgetSection(
@@ -46,6 +50,23 @@ def budget_section(study: StudyPaths, decision: Decision, launches: Sequence[Lau
         note=f"{note}; costs: {known or 'bandwidth only, no latency known'}",
         findings=tuple(_finding(phase, decision) for phase in result["phases"]),
     )
+
+
+def _ranks(options: Mapping[str, Any], node: NodeSpec) -> int:
+    """Tensor-parallel size: as the options say, else every GPU of the node."""
+    given = next((options[name] for name in ("tp-size", "tp", "tensor-parallel-size") if options.get(name) is not None), None)
+    return int(given) if given is not None else max(node.gpus, 1)
+
+
+def _probed(study: StudyPaths, node: str) -> dict[str, LinkCost] | None:
+    """The node's probe as it was when the study began, else the one of now."""
+    try:
+        if study.probe.is_file():
+            return NodeProbe.model_validate(read_json(study.probe)).costs()
+        probe = stored_probe(RootPaths(study.folder.parent.parent), node)
+    except (UserError, ValueError):
+        return None
+    return None if probe is None else probe.costs()
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from runner.records.files import write_text
 from runner.records.paths import StudyPaths
 from runner.records.plan import Plan
 from runner.records.schema import LaunchRecord
-from runner.reporting import night_plots, plots, sections
+from runner.reporting import box_plots, night_plots, plots, sections
 from runner.reporting.budget import budget_section
 from runner.reporting.plots import Plot
 from runner.reporting.privacy import MEANINGS, Placeholders
@@ -39,6 +39,7 @@ def draw(study: StudyPaths, decision: Decision, launches: Sequence[LaunchRecord]
     made: dict[str, list[Plot | None]] = {
         "forest": [plots.guard(lambda p=phase, m=metric: plots.forest(decision, p, m)) for phase, metric in keys],  # type: ignore[misc]
         "trade_off": [plots.guard(lambda: plots.trade_off(decision))],
+        "boxes": [plots.guard(lambda: box_plots.boxes(decision, launches))],
         "distributions": [],
         "time": [
             plots.guard(lambda p=phase, m=metric: plots.in_time(decision, launches, p, m))  # type: ignore[misc]
@@ -89,7 +90,7 @@ def render(study: StudyPaths, decision: Decision, plan: Plan, launches: Sequence
         counts=words.counts(decision, plan),
         exclusions=words.exclusions(plan.cells),
         invalid=sections.invalid_counts(launches),
-        plots={"night": [], **drawn},
+        plots={"night": [], "boxes": [], **drawn},
         noise=sections.noise_rows(decision),
         telemetry=sections.telemetry_rows(decision, launches),
         budget=budget_section(study, decision, launches),

@@ -98,4 +98,4 @@ def _points(rows: Sequence[Mapping[str, Any]], name: str, baseline: set[str], si
         return []
     accepted = [row["means"][name] for _, row in found if row["study"] in baseline] or [found[0][1]["means"][name]]
     usual = sum(accepted) / len(accepted)
-    return [(index, sign * 100 * (row["means"][name] / usual - 1), row) for index, row in found]
+    return [(index, 100 * ((row["means"][name] / usual) ** sign - 1), row) for index, row in found]

@@ -73,11 +73,11 @@ def _attribute(text: str) -> str:
 
 
 def new_figure(width: float, height: float) -> "tuple[Figure, Axes]":
-    figures, axes = _figures(width, height, 1)
+    figures, axes = new_figures(width, height, 1)
     return figures, axes[0]
 
 
-def _figures(width: float, height: float, columns: int, rows: int = 1, **options: Any) -> "tuple[Figure, list[Axes]]":
+def new_figures(width: float, height: float, columns: int, rows: int = 1, **options: Any) -> "tuple[Figure, list[Axes]]":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -206,7 +206,7 @@ def trade_off(decision: Decision) -> Plot | None:
     colours = arm_colours(decision)
     columns = min(3, len(phases))
     rows = math.ceil(len(phases) / columns)
-    figure, axes = _figures(2.9 * columns + 0.4, 2.7 * rows + 0.7, columns, rows)
+    figure, axes = new_figures(2.9 * columns + 0.4, 2.7 * rows + 0.7, columns, rows)
     titles = {}
     for number, (axis, phase) in enumerate(zip(axes, phases, strict=False)):
         points = {
@@ -321,7 +321,7 @@ def distributions(samples: Mapping[str, Mapping[str, Sequence[float]]], phase: s
     if not panels:
         return None
     colours = arm_colours(decision)
-    figure, axes = _figures(7.6, 2.9, len(panels))
+    figure, axes = new_figures(7.6, 2.9, len(panels))
     for axis, (name, by_arm) in zip(axes, panels, strict=True):
         for arm, values in by_arm.items():
             ordered = sorted(value for value in values if math.isfinite(value))
@@ -365,7 +365,7 @@ def clocks(decision: Decision, launches: Sequence[LaunchRecord]) -> Plot | None:
         return None
     start = min(row[0] for row in rows)
     colours = arm_colours(decision)
-    figure, axes = _figures(7.6, 2.6, 2)
+    figure, axes = new_figures(7.6, 2.6, 2)
     kinds = (("sm_clock_mhz_p50", "SM clock (median), MHz"), ("power_w_mean", "power of one GPU (mean), W"))
     for axis, (column, label) in zip(axes, kinds, strict=True):
         for name, (colour, marker) in colours.items():

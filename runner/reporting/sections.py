@@ -247,11 +247,7 @@ def _machines(plan: Plan, study: StudyPaths) -> list[tuple[str, str]]:
 
 
 def _topology(study: StudyPaths) -> str:
-    for name in ("topology.txt", "doctor.json", "node.json"):
-        path = study.folder / name
-        if path.is_file():
-            return path.read_text(encoding="utf-8", errors="replace")[:20000]
-    return ""
+    return study.topology.read_text(encoding="utf-8", errors="replace")[:20000] if study.topology.is_file() else ""
 
 
 def _patches(launches: Sequence[LaunchRecord], study: StudyPaths) -> list[Patch]:

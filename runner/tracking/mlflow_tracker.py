@@ -24,7 +24,7 @@ from runner.records.words import code_revision
 from runner.spec.base import Strict
 from runner.spec.study import TrackingSpec
 from runner.tracking import saved_view, store
-from runner.tracking.note import EXPERIMENT_NOTE
+from runner.tracking.note import BOXES, EXPERIMENT_NOTE
 from runner.tracking.view import RunView, study_view
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class TrackReport(Strict):
     link: str = ""
     study_link: str = ""
     compare_link: str = ""
+    boxes_link: str = ""
     written: int = 0
     unchanged: int = 0
     waiting: tuple[str, ...] = ()
@@ -82,6 +83,8 @@ class TrackReport(Strict):
                 lines.append(f"in MLflow: MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri {self.uri} --workers 1")
             lines.append(f"arms, compared: {self.link}")
             lines.append(f"report and note: {self.study_link}")
+            if self.boxes_link:
+                lines.append(f"box plots of the launches: {self.boxes_link}")
             if self.compare_link:
                 lines.append(f"compare page: {self.compare_link}")
         elif not self.complete:
@@ -148,6 +151,7 @@ def track_study(root: RootPaths, study: StudyPaths, tracking: TrackingSpec, stop
         link=saved_view.link(base, identifier, saved_view.view_key(plan.study)),
         study_link=_run_link(base, identifier, session.state.runs.get(f"{plan.study}/study")),
         compare_link=_compare_link(base, identifier, runs, session.state),
+        boxes_link=_boxes_link(base, identifier, runs[0], session.state),
         written=session.written,
         unchanged=len(runs) - len(wanted),
         waiting=left,
@@ -158,6 +162,14 @@ def track_study(root: RootPaths, study: StudyPaths, tracking: TrackingSpec, stop
 
 def _run_link(base: str, experiment: str, logged: Logged | None) -> str:
     return f"{base.rstrip('/')}/#/experiments/{experiment}/runs/{logged.run_id}?workflowType=machine_learning" if logged else ""
+
+
+def _boxes_link(base: str, experiment: str, study: RunView, state: State) -> str:
+    """The artifact page with the box plots: those of MLflow's compare page take no axes from outside."""
+    logged = state.runs.get(study.key)
+    if logged is None or not any(Path(file).name == BOXES for file, _ in study.artifacts):
+        return ""
+    return f"{base.rstrip('/')}/#/experiments/{experiment}/runs/{logged.run_id}/artifacts/plots/{BOXES}"
 
 
 def _compare_link(base: str, experiment: str, runs: list[RunView], state: State) -> str:
@@ -325,7 +337,7 @@ class _Session:
 
         key = saved_view.view_key(plan.study)
         now = max((run.end_ms for run in runs), default=0)
-        text = saved_view.view_tag(plan.study, plan.phases, plan.factors, runs, now)
+        text = saved_view.view_tag(plan.study, plan.phases, plan.factors, runs, now, plan.simulated)
         if self.state.view == text:
             return ()
         try:
@@ -340,7 +352,7 @@ class _Session:
     def _drop_old_views(self, keep: str) -> None:
         """A nightly experiment would collect a view a night; the newest ones stay."""
         tags = self._client.get_experiment(self.state.experiment_id).tags
-        ours = [(text, name) for name, text in tags.items() if name.startswith(saved_view.TAG_PREFIX) and '"name": "Study ' in text]
+        ours = [(text, name) for name, text in tags.items() if name.startswith(saved_view.TAG_PREFIX) and saved_view.is_ours(text)]
         ours.sort(key=lambda item: item[0].partition('"createdAt": ')[2][:13])
         for _, name in ours[: -saved_view.KEPT]:
             if name != keep:

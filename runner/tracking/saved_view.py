@@ -25,36 +25,50 @@ def link(base: str, experiment: str, key: str, charts: bool = False) -> str:
     return f"{base.rstrip('/')}/#/experiments/{experiment}/runs?viewStateShareKey={key}&workflowType=machine_learning{mode}"
 
 
-def view_tag(study: str, phases: tuple[str, ...], factors: tuple[str, ...], runs: list[RunView], now_ms: int) -> str:
+def is_ours(tag: str) -> bool:
+    """Is this the text of a view that a study wrote?"""
+    return '"name": "Study ' in tag or '"name": "SIMULATED study ' in tag
+
+
+def view_tag(
+    study: str, phases: tuple[str, ...], factors: tuple[str, ...], runs: list[RunView], now_ms: int, simulated: bool = False
+) -> str:
     """JSON text of the view: arms of the study, best effect first; parallel coordinates, latency against throughput, bars, curves."""
     names = list(dict.fromkeys(metric.name for run in runs if run.kind == "arm" for metric in run.metrics))
     shown = [factor for factor in factors if len({run.params.get(factor) for run in runs if run.kind == "arm"}) > 1]
-    state = {**_table(study, names, shown), **_charts(names, shown, phases)}
-    text = json.dumps({"name": f"Study {study}", "createdAt": now_ms, "updatedAt": now_ms, "state": json.dumps(state)})
+    title = f"SIMULATED study {study}" if simulated else f"Study {study}"
+    state = {**_table(study, names, shown), **_charts(names, shown, phases, simulated)}
+    text = json.dumps({"name": title, "createdAt": now_ms, "updatedAt": now_ms, "state": json.dumps(state)})
     if len(text) > _TAG_LIMIT:
-        text = json.dumps(
-            {"name": f"Study {study}", "createdAt": now_ms, "updatedAt": now_ms, "state": json.dumps(_table(study, names[:6], shown[:6]))}
-        )
+        state = {**_table(study, names[:6], shown[:6]), **_charts(names[:6], shown[:6], phases, simulated)}
+        text = json.dumps({"name": title, "createdAt": now_ms, "updatedAt": now_ms, "state": json.dumps(state)})
     return text
 
 
 def _table(study: str, names: list[str], factors: list[str]) -> dict[str, Any]:
-    effects = [name for name in names if name.endswith("effect_pct")]
+    nights = [name for name in names if "night_" in name]
+    effects = nights or [name for name in names if name.endswith("effect_pct")]
     values = [name for name in names if name.endswith(("tpot_p50_ms", "output_tok_s")) and not name.startswith("curve/")]
-    columns = ["tags.`verdict`", "tags.`status`", *[f"metrics.`{name}`" for name in effects[:6]], "tags.`evidence`"]
+    columns = [
+        "params.`engine_version`",
+        "tags.`verdict`",
+        "tags.`status`",
+        *[f"metrics.`{name}`" for name in effects[:6]],
+        "tags.`evidence`",
+    ]
     columns += [f"params.`{factor}`" for factor in factors]
     columns += [f"metrics.`{name}`" for name in values[:6]]
     return {
         "searchFilter": f"tags.study = '{study}' AND tags.kind = 'arm'",
-        "orderByKey": "metrics.`effect_pct`",
-        "orderByAsc": False,
+        "orderByKey": "metrics.`night_pct`" if nights else "metrics.`effect_pct`",
+        "orderByAsc": bool(nights),
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "datasetsFilter": [],
         "modelVersionFilter": "All Runs",
         "selectedColumns": columns,
         "columnOrder": columns,
-        "columnWidths": {column: 110 if column.startswith("tags.") else 130 for column in columns},
+        "columnWidths": {column: 110 if column.startswith("tags.") else 145 if "engine_version" in column else 130 for column in columns},
         "runsHiddenMode": "SHOW_ALL",
         "runsPinned": [],
         "runsHidden": [],
@@ -63,10 +77,11 @@ def _table(study: str, names: list[str], factors: list[str]) -> dict[str, Any]:
     }
 
 
-def _charts(names: list[str], factors: list[str], phases: tuple[str, ...]) -> dict[str, Any]:
+def _charts(names: list[str], factors: list[str], phases: tuple[str, ...], simulated: bool) -> dict[str, Any]:
     charts: list[dict[str, Any]] = []
-    sections = [_section("overview", "Overview"), _section("bars", "Every metric"), _section("curves", "Curves over concurrency")]
-    metrics = [name for name in ("effect_pct", *[f"{phase_word(phase)}/effect_pct" for phase in phases]) if name in names]
+    titles = {"overview": "Overview", "bars": "Every metric", "curves": "Curves over concurrency"}
+    sections = [_section(key, f"SIMULATED: {title}" if simulated else title) for key, title in titles.items()]
+    metrics = [name for name in ("night_pct", "effect_pct", *[f"{phase_word(phase)}/effect_pct" for phase in phases]) if name in names]
     if factors and metrics:
         charts.append(_chart("parallel", "PARALLEL", "overview", selectedParams=factors, selectedMetrics=metrics[:1], showAllRuns=True))
     if metrics:
@@ -88,7 +103,7 @@ def _charts(names: list[str], factors: list[str], phases: tuple[str, ...]) -> di
                     runsCountToCompare=100,
                 )
             )
-    charts += [_bar(f"bar-{name}", "bars", name) for name in names if not name.startswith("curve/") and name != "effect_pct"]
+    charts += [_bar(f"bar-{name}", "bars", name) for name in names if not name.startswith("curve/") and name not in metrics[:1]]
     for name in names:
         if name.startswith("curve/"):
             charts.append(

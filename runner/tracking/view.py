@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from runner.records.decision import ArmResult, Decision
+from runner.records.night import NightReport
 from runner.records.paths import StudyPaths
 from runner.records.plan import Arm, Plan
 from runner.records.schema import LaunchRecord
@@ -80,7 +81,8 @@ def study_view(
         by_arm.setdefault(record.arm, []).append(record)
     common = _common_tags(plan, revision)
     runs = [_study_run(plan, launches, decision, study, finished, common)]
-    runs += [_arm_run(plan, arm, results.get(arm.name), by_arm.get(arm.name, []), finished, common) for arm in plan.arms]
+    night = decision.night if decision else None
+    runs += [_arm_run(plan, arm, results.get(arm.name), by_arm.get(arm.name, []), finished, common, night) for arm in plan.arms]
     runs += [_launch_run(plan, record, study, common) for record in launches]
     return runs
 
@@ -90,6 +92,7 @@ def _common_tags(plan: Plan, revision: str) -> dict[str, str]:
         "study": plan.study,
         "engine_kind": plan.engine_kind,
         "simulated": "true" if plan.simulated else "false",
+        "mlflow.source.name": f"{'SIMULATED' if plan.simulated else plan.engine_kind} {plan.engine_version}",  # a column of every list
         "code_revision": revision or "not recorded",
     }
 
@@ -113,14 +116,20 @@ def _span(launches: Sequence[LaunchRecord]) -> tuple[int, int]:
 
 
 def _arm_run(
-    plan: Plan, arm: Arm, result: ArmResult | None, launches: Sequence[LaunchRecord], finished: bool, common: dict[str, str]
+    plan: Plan,
+    arm: Arm,
+    result: ArmResult | None,
+    launches: Sequence[LaunchRecord],
+    finished: bool,
+    common: dict[str, str],
+    night: NightReport | None = None,
 ) -> RunView:
     start, end = _span(launches)
     patches = sorted({f"{name}:{value[:12]}" for record in launches for name, value in record.command.patches.items()})
     tags = {
         **common,
         "status": result.status if result else "OPEN",
-        "verdict": (result.verdict or "-") if result else "-",
+        "verdict": (result.night or result.verdict or "-") if result else "-",
         "evidence": evidence_word(result, plan.baseline_levels) if result else "-",
         "launches": str(len([record for record in launches if record.outcome == "ok"])),
         "patches": ",".join(patches or arm.patches) or "none",
@@ -129,10 +138,10 @@ def _arm_run(
         for name, text in (("failure_class", result.failure_class), ("same_as", result.same_as), ("reason", result.reason)):
             if text:
                 tags[name] = text
-        if result.verdict in ("BETTER", "WORSE", "MIXED"):
+        if result.verdict in ("BETTER", "WORSE", "MIXED") and not result.night:
             tags["attributed"] = "yes" if result.attributed else "no: a factor is only resolved, not observed"
     status: RunStatus = "RUNNING" if result is None else "FAILED" if result.status in ("FAILED", "REJECTED") else "FINISHED"
-    metrics = _arm_metrics(plan, result, launches, finished) if result else ()
+    metrics = _arm_metrics(plan, result, launches, finished, night) if result else ()
     return RunView(
         key=f"{plan.study}/arm/{arm.name}",
         kind="arm",
@@ -146,10 +155,12 @@ def _arm_run(
     )
 
 
-def _arm_metrics(plan: Plan, result: ArmResult, launches: Sequence[LaunchRecord], finished: bool) -> tuple[MetricView, ...]:
+def _arm_metrics(
+    plan: Plan, result: ArmResult, launches: Sequence[LaunchRecord], finished: bool, night: NightReport | None
+) -> tuple[MetricView, ...]:
     """At most 25 names. Only the baseline and arms with a verdict carry any: others would sort on top of the list."""
     baseline = result.status == "BASELINE"
-    if result.verdict is None and not baseline:
+    if result.verdict is None and not baseline and not result.night:
         return ()
     concurrency = _concurrency(launches)
     curves = [
@@ -160,7 +171,8 @@ def _arm_metrics(plan: Plan, result: ArmResult, launches: Sequence[LaunchRecord]
     ]
     curves = [item for item in curves if len([other for other in curves if other.name == item.name]) > 1]
     room = MAX_METRICS - len({item.name for item in curves})
-    headline: dict[str, float | None] = {"effect_pct": 0.0 if baseline else mean_effect(result)}
+    headline: dict[str, float | None] = _night_changes(result.name, night) if night is not None else {}
+    headline["effect_pct"] = 0.0 if baseline else mean_effect(result)
     tested = list(dict.fromkeys((item.phase, item.metric) for item in plan.hypotheses))
     for phase, metric in tested:  # the compare page offers only metrics that all its runs have: the baseline has them too
         found = find(result, phase, metric)
@@ -172,6 +184,15 @@ def _arm_metrics(plan: Plan, result: ArmResult, launches: Sequence[LaunchRecord]
     kept = [(name, value) for name, value in headline.items() if value is not None and math.isfinite(value)][:room]
     flat = [MetricView(name=name, value=rounded(value)) for name, value in kept]
     return (*flat, *(item.model_copy(update={"value": rounded(item.value)}) for item in curves if math.isfinite(item.value)))
+
+
+def _night_changes(arm: str, night: NightReport) -> dict[str, float | None]:
+    """`night_pct`: the largest change for the worse against the accepted nights; `c1/night_tpot_p50_pct` and the like: each one."""
+    shifts = night.of(arm)
+    each = {
+        f"{phase_word(shift.quantity.phase)}/night_{shift.quantity.metric.removesuffix('_ms')}_pct": shift.change_pct for shift in shifts
+    }
+    return {"night_pct": min(each.values()), **each} if each else {}
 
 
 def _effect_name(tested: Sequence[tuple[str, str]], phase: str, metric: str) -> str:
@@ -228,9 +249,12 @@ def _study_run(
 ) -> RunView:
     start, end = _span(launches)
     tags = {**common, "status": "FINISHED" if finished else "RUNNING", "mlflow.note.content": study_note(plan, decision, len(launches))}
+    if decision and (night := decision.night):
+        tags |= {"night": night.outcome, "night_sentence": night.sentence}
+        tags["night_changed"] = "; ".join(f"{name}: {old} -> {new}" for name, (old, new) in night.changed.items()) or "nothing"
     if decision and decision.recommendation.arm:
         tags["recommended"] = decision.recommendation.arm
-    files = [(study.report, ""), (study.decision, ""), (study.plan, ""), (study.config, "")]
+    files = [(study.report, ""), (study.decision, ""), (study.plan, ""), (study.config, ""), (study.night, ""), (study.topology, "")]
     if finished:
         files.append((study.journal, ""))
     if study.plots.is_dir():

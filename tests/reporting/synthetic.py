@@ -8,9 +8,11 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.analysis.night_decision import as_night
 from runner.records.decision import ArmResult, CellResult, Decision, Effect, HypothesisResult, Recommendation
 from runner.records.files import write_json
 from runner.records.journal import Journal
+from runner.records.night import NightReport, Quantity, Shift
 from runner.records.paths import RootPaths, StudyPaths, safe_name
 from runner.records.plan import Arm, Cell, Estimate, Hypothesis, Plan
 from runner.records.schema import (
@@ -412,3 +414,51 @@ def _hypothesis(phase: str, metric: str, effects: dict[str, float], status: str,
         margin_pct=margin,
         could_see_pct=half * 1.4,
     )
+
+
+def as_nightly(synthetic: Synthetic, outcome: str = "regression", changed: bool = True) -> Synthetic:
+    """The same launches as a night: `fusion=on` has become slower at one stream; what was measured had too few launches for a verdict."""
+    few = {"status": "INVALID", "verdict": None, "reason": "no primary hypothesis has 3 valid launches"}
+    arms = tuple(arm.model_copy(update=few) if arm.status == "MEASURED" else arm for arm in synthetic.decision.arms)
+    phase, metric = "decode_c1", "tpot_p50_ms"
+    measured = [arm.name for arm in synthetic.decision.arms if arm.values]
+    moved = {"fusion=on": -5.0}
+    shifts = tuple(
+        Shift(
+            quantity=Quantity(arm=name, phase=phase, metric=metric),
+            change_pct=moved.get(name, 0.1),
+            low_pct=moved.get(name, 0.1) - 1,
+            high_pct=moved.get(name, 0.1) + 1,
+            p_value=0.001 if name in moved else 0.5,
+            nights=1,
+            launches=2,
+            verdict="REGRESSION" if name in moved else "quiet",
+        )
+        for name in measured
+    )
+    rows = tuple(
+        {
+            "study": f"night-{index}",
+            "at": START + 86400 * index,
+            "outcome": "regression" if index == 7 else "quiet",
+            "accepted": index == 0,
+            "means": {f"{name}|{phase}|{metric}": 13.0 + 0.01 * index for name in measured},
+        }
+        for index in range(8)
+    )
+    night = NightReport(
+        study=synthetic.plan.study,
+        node=synthetic.plan.node,
+        simulated=synthetic.plan.simulated,
+        at=START,
+        outcome=outcome,
+        sentence=f"{outcome}: driver 580 -> 590. fusion=on, c1, TPOT p50: -5.0 %",
+        changed={"driver": ("580", "590")} if changed else {},
+        shifts=() if outcome in ("learning", "busy", "unfinished") else shifts,
+        suspects=("fusion=on",) if outcome == "regression" else (),
+        relaunched=("baseline", "fusion=on") if outcome == "regression" else (),
+        first_look="regression" if outcome == "regression" else "",
+        baseline_nights=tuple(f"night-{index}" for index in range(7)),
+        history=rows,
+    )
+    return Synthetic(synthetic.plan, synthetic.launches, as_night(synthetic.decision.model_copy(update={"arms": arms}), night))

@@ -132,3 +132,22 @@ def test_budget_sets_the_bound_against_the_largest_effect(tmp_path: Path) -> Non
     assert f"at most {share:.1f} % of TPOT" in finding
     assert "+6.2 % (mscclpp=on,mscclpp_max_bytes=1MB)" in finding
     assert RootPaths(tmp_path).studies.is_dir()
+
+
+def test_budget_takes_the_nodes_own_probe_for_real_studies_alone(tmp_path: Path) -> None:
+    from runner.records.files import write_json
+
+    node = {"name": "n", "gpus": 8, "gpu_model": "x", "capability": 120, "memory_gb": 96, "link": "pcie", "link_gb_s": 63}
+    config = {"node": node, "model": {"name": "m", "hidden_size": 6144, "num_layers": 78}, "workload": {"phases": {}}}
+    fit = {"alpha_us": 7.0, "gb_s": 30.0, "source": "measured here"}
+    probe = {"node": "n", "host": "h", "at": 1.0, "backend": "nccl", "ranks": 8, "python": "p", "torch": "2"}
+    probe["algorithms"] = {"nccl": {"points": [{"bytes": 4096, "us": [8.0]}], "fit": fit}}
+    for simulated in (False, True):
+        synthetic = make(blocks=1, simulated=simulated)
+        study = write(tmp_path / str(simulated), synthetic)
+        write_json(study.config, {**config, "engine": {"options": {"tp-size": 4}}})
+        write_json(study.probe, {"schema": 1, **probe})
+        section = budget_section(study, synthetic.decision, synthetic.launches)
+        assert section is not None
+        assert "4 ranks" in section.note
+        assert ("measured here" in section.note) is not simulated, "a real node's probe says nothing about the simulated one"

@@ -11,9 +11,9 @@ from runner.records.files import write_json
 from runner.records.paths import StudyPaths
 from runner.reporting.html import render, write_report
 from runner.reporting.plots import Plot
-from tests.reporting.synthetic import Synthetic, make, write
+from tests.reporting.synthetic import Synthetic, as_nightly, make, write
 
-NO_PLOTS: dict[str, list[Plot]] = {name: [] for name in ("forest", "trade_off", "distributions", "time", "clocks")}
+NO_PLOTS: dict[str, list[Plot]] = {name: [] for name in ("forest", "trade_off", "boxes", "distributions", "time", "clocks")}
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -134,7 +134,9 @@ def test_commands_repeat_the_study_as_it_was_typed(page: Page) -> None:
 
 def test_plots_are_files_too_and_say_simulated(study: StudyPaths) -> None:
     files = sorted(study.plots.glob("*.svg"))
-    assert {"trade-off.svg", "clocks.svg", "forest-decode_c16-tpot_p50_ms.svg", "distribution-decode_c1.svg"} <= {p.name for p in files}
+    assert {"boxes.svg", "trade-off.svg", "clocks.svg", "forest-decode_c16-tpot_p50_ms.svg", "distribution-decode_c1.svg"} <= {
+        p.name for p in files
+    }
     for path in files:
         text = path.read_text()
         xml.dom.minidom.parseString(text)
@@ -156,6 +158,26 @@ def test_page_colours_are_variables_that_every_palette_defines(study: StudyPaths
 def test_black_ink_is_not_hard_wired(study: StudyPaths) -> None:
     svg = "".join(re.findall(r"<svg.*?</svg>", study.report.read_text(), flags=re.DOTALL))
     assert not re.findall(r"(?:fill|stroke): ?(#000000|black|#ffffff|white)", svg)
+
+
+def test_a_night_has_its_own_section_with_the_history_and_what_changed_first(tmp_path: Path, synthetic: Synthetic) -> None:
+    night = as_nightly(synthetic)
+    paths = write(tmp_path, night)
+    html = write_report(paths, night.decision, night.plan, night.launches).read_text()
+    page = Page(html)
+    assert page.open == [] and len(page.ids) == len(set(page.ids))
+    tonight = html[html.index('<section id="night">') : html.index('<section id="effects">')]
+    assert tonight.index("driver") < tonight.index("fusion=on")
+    assert "-5.0 [-6.0, -4.0]" in tonight and tonight.count("<svg") == 2
+    assert (paths.plots / "nights-decode_c1-tpot_p50_ms.svg").is_file()
+    assert "no primary hypothesis" not in html
+
+
+def test_topology_is_shown_as_it_was_noted(tmp_path: Path, synthetic: Synthetic) -> None:
+    paths = write(tmp_path, synthetic)
+    assert "Topology and node" not in render(paths, synthetic.decision, synthetic.plan, synthetic.launches, NO_PLOTS)
+    paths.topology.write_text("ok    topology: 8 GPUs; 28 x SYS")
+    assert "8 GPUs; 28 x SYS" in render(paths, synthetic.decision, synthetic.plan, synthetic.launches, NO_PLOTS)
 
 
 def test_an_empty_study_has_a_report(tmp_path: Path) -> None:

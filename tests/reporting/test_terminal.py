@@ -8,7 +8,7 @@ from rich.console import Console
 
 from runner.reporting.progress import Progress
 from runner.reporting.terminal import print_decision
-from tests.reporting.synthetic import Synthetic, make
+from tests.reporting.synthetic import Synthetic, as_nightly, make
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,24 @@ def test_simulated_is_in_the_first_line_and_the_table_title(synthetic: Synthetic
     assert lines[0].startswith("SIMULATED")
     assert any("SIMULATED" in line and synthetic.decision.study in line for line in lines[1:])
     assert "SIMULATED" not in shown(make(simulated=False), 120)
+
+
+@pytest.mark.parametrize("width", [80, 240])
+def test_a_night_is_shown_as_a_night(synthetic: Synthetic, width: int) -> None:
+    text = shown(as_nightly(synthetic), width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert "Regression: driver 580 -> 590. fusion=on" in " ".join(text.split())
+    assert "-5.0 [-6.0, -4.0]" in text and "REGRESSION" in text and "quiet" in text
+    assert "+6.2 [+5.4, +7.0]" not in text, "a night does not compare arms with each other"
+    assert "no primary hypothesis" not in text and text.count("INVALID") == 3, "only the arm whose phases were not valid"
+    assert "launched again the same night before this was said" in text
+    assert "action=accept study.name=" in " ".join(text.split())
+
+
+def test_the_first_nights_and_an_unfinished_one_are_no_invalid_arms(synthetic: Synthetic) -> None:
+    for outcome, word in (("learning", "learning"), ("unfinished", "not judged")):
+        text = shown(as_nightly(synthetic, outcome), 100)
+        assert word in text and "no primary hypothesis" not in text
 
 
 def test_colours_only_on_a_terminal(synthetic: Synthetic) -> None:

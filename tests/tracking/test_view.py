@@ -9,9 +9,9 @@ import pytest
 from runner.records.paths import RootPaths, StudyPaths
 from runner.records.words import code_revision
 from runner.tracking.note import LIMIT, study_note
-from runner.tracking.saved_view import view_tag
+from runner.tracking.saved_view import is_ours, view_tag
 from runner.tracking.view import MAX_METRICS, RunView, rounded, study_view
-from tests.reporting.synthetic import PHASES, Synthetic, make
+from tests.reporting.synthetic import PHASES, Synthetic, as_nightly, make
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,35 @@ def test_tags_of_an_arm(synthetic: Synthetic, tmp_path: Path) -> None:
     assert tags["study"] == synthetic.plan.study and tags["code_revision"] == "4e1a9c2"
     assert tags["patches"] == "skip_barrier:9f86d081884c"
     assert tags["attributed"].startswith("no")
+
+
+def test_a_night_carries_its_verdict_in_tags_and_metrics(synthetic: Synthetic, tmp_path: Path) -> None:
+    night = as_nightly(synthetic)
+    runs = view(night, tmp_path)
+    assert runs[0].tags["night"] == "regression" and runs[0].tags["night_changed"] == "driver: 580 -> 590"
+    slower = arm(runs, "fusion=on")
+    assert slower.tags["verdict"] == "REGRESSION"
+    assert {metric.name: metric.value for metric in slower.metrics if "night" in metric.name} == {
+        "night_pct": -5.0,
+        "c1/night_tpot_p50_pct": -5.0,
+    }
+    assert all(len(names(run)) <= MAX_METRICS for run in runs)
+    assert "| fusion=on | REGRESSION |" in runs[0].tags["mlflow.note.content"]
+    state = json.loads(json.loads(view_tag("s", night.plan.phases, night.plan.factors, runs, 1, simulated=True))["state"])
+    assert state["orderByKey"] == "metrics.`night_pct`" and state["orderByAsc"], "what became worse is on top"
+
+
+def test_simulated_is_a_column_of_every_list_and_stands_over_every_chart(synthetic: Synthetic, tmp_path: Path) -> None:
+    runs = view(synthetic, tmp_path)
+    assert all(run.tags["mlflow.source.name"] == "SIMULATED 0.5.21" for run in runs)
+    tag = json.loads(view_tag("s", synthetic.plan.phases, synthetic.plan.factors, runs, 1, simulated=True))
+    state = json.loads(tag["state"])
+    assert tag["name"].startswith("SIMULATED") and is_ours(json.dumps(tag))
+    assert state["selectedColumns"][0] == "params.`engine_version`"
+    assert all(section["name"].startswith("SIMULATED") for section in state["compareRunSections"])
+    real = view(make(simulated=False), tmp_path)
+    assert not any("SIMULATED" in text for run in real for text in [*run.tags.values(), *run.params.values(), run.name])
+    assert "SIMULATED" not in view_tag("s", synthetic.plan.phases, synthetic.plan.factors, real, 1)
 
 
 def test_values_have_five_digits_and_are_finite(tmp_path: Path) -> None:
