@@ -17,6 +17,7 @@ from runner.spec.model import ModelSpec
 from runner.spec.node import NodeSpec
 from runner.spec.protocol import Protocol
 from runner.spec.study import ExecutionSpec, ScheduleSpec, StudySpec, TrackingSpec
+from runner.spec.sweeps import write_out
 from runner.spec.workload import WorkloadSpec
 
 
@@ -91,7 +92,7 @@ def settings_from(config: DictConfig, folders: list[Path] | None = None, choices
         tree["factor"] = {"name": str(made["factor"]), **tree["factor"]}
     tree["factors"] = {name: load_factor(name, searched) for name in _factor_names(tree, grid)}
     try:
-        return Settings.model_validate(tree)
+        return Settings.model_validate(write_out(tree))
     except ValidationError as error:
         raise UserError(explain(error)) from None
 

@@ -26,7 +26,7 @@ class Slo(Strict):
 
 
 class PhaseSpec(Strict):
-    """One load level inside a launch."""
+    """One load level inside a launch. In a file `rate` or `concurrency` may be a list: that many phases (`spec/sweeps.py`)."""
 
     kind: Literal["decode", "prefill", "mixed"] = "decode"
     arrival: Literal["closed", "poisson", "gamma", "trace"] = "closed"
