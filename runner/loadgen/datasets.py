@@ -2,12 +2,14 @@
 
 Standard library, and jinja2 only when a chat template is rendered. Each file is read once a phase, outside the window."""
 
+import contextlib
 import csv
 import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -137,22 +139,40 @@ def _messages(record: Any) -> tuple[dict[str, str], ...]:
     return tuple(messages[: last + 1]) if last is not None else ()
 
 
-def chat_template(model_path: str | None) -> Callable[[tuple[dict[str, str], ...]], str] | None:
-    """The model's own chat template (chat_template.jinja, or in tokenizer_config.json) as a function; None where there is none."""
+def template_source(model_path: str | None) -> tuple[str, dict[str, Any]]:
+    """The model's own chat template (chat_template.jinja, or in tokenizer_config.json; "" where there is none) and its tokenizer's
+    configuration."""
     if not model_path:
-        return None
+        return "", {}
     folder = Path(model_path)
     config: dict[str, Any] = {}
-    try:
+    with contextlib.suppress(OSError, ValueError):
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        pass
     try:
         source = (folder / "chat_template.jinja").read_text(encoding="utf-8")
     except OSError:
         source = config.get("chat_template") or ""
     if isinstance(source, list):
         source = next((entry["template"] for entry in source if entry.get("name") == "default"), "")
+    return str(source), config
+
+
+def text_name(dataset_path: str, model_path: str | None, route: str) -> str:
+    """What a text workload sends, for the record: heads of the SHA-256 of the file and of the chat template it went through. On the
+    chat route the server applies its own. A file that is gone is `unreadable`."""
+    try:
+        file = sha256(Path(dataset_path).read_bytes()).hexdigest()[:16]
+    except OSError:
+        file = "unreadable"
+    if route == "chat":
+        return f"text:{file}, chat template: the server's"
+    source, _ = template_source(model_path)
+    return f"text:{file}, chat template: " + (sha256(source.encode()).hexdigest()[:16] if source else "none, plain text")
+
+
+def chat_template(model_path: str | None) -> Callable[[tuple[dict[str, str], ...]], str] | None:
+    """The model's own chat template as a function; None where there is none."""
+    source, config = template_source(model_path)
     if not source:
         return None
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -171,7 +191,8 @@ def chat_template(model_path: str | None) -> Callable[[tuple[dict[str, str], ...
 
 
 def text_prompts(job: Job) -> Callable[[int], Prompt]:
-    """Conversations in a seeded order, each once until all were used. On /generate they go through the chat template here (plain
+    """Conversations in a seeded order, each once until all were used; then they come again with a number in front of the first
+    message, so that no prompt is sent twice and none is answered from the cache. On /generate they go through the chat template here (plain
     text where the model has none); the chat route leaves that to the server. Lengths are whatever the server counts."""
     conversations = read_conversations(_path(job))
     order = list(range(len(conversations)))
@@ -179,13 +200,17 @@ def text_prompts(job: Job) -> Callable[[int], Prompt]:
     render = chat_template(job.model_path) if job.route != "chat" else None
 
     def prompt(index: int) -> Prompt:
-        messages = conversations[order[index % len(order)]]
+        messages = _again(conversations[order[index % len(order)]], index // len(order))
         output = draw_length(job.output, random.Random(f"{job.seed}/{job.stream}/{index}"), job.max_context)
         if job.route == "chat":
             return Prompt(output=output, messages=messages)
         return Prompt(output=output, text=render(messages) if render else "\n\n".join(m["content"] for m in messages))
 
     return prompt
+
+
+def _again(messages: tuple[dict[str, str], ...], turn: int) -> tuple[dict[str, str], ...]:
+    return messages if turn == 0 else ({**messages[0], "content": f"({turn + 1}) {messages[0]['content']}"}, *messages[1:])
 
 
 def prompts_from(job: Job) -> Callable[[int], Prompt]:

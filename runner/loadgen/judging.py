@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from runner.loadgen import fitness, measures, steadiness
 from runner.loadgen.base import PhaseOrder
+from runner.loadgen.datasets import text_name
 from runner.loadgen.measures import Request, Window
 from runner.loadgen.rows import Row
 from runner.loadgen.streams import OUTCOMES
@@ -170,6 +171,8 @@ def dataset_name(order: PhaseOrder) -> str:
     phase = order.phase
     if phase.dataset == "random_ids" or not phase.dataset_path:
         return phase.dataset
+    if phase.dataset == "text":
+        return text_name(phase.dataset_path, order.model.path, phase.route)
     try:
         digest = hashlib.sha256(Path(phase.dataset_path).read_bytes()).hexdigest()[:16]
     except OSError:

@@ -155,7 +155,7 @@ def _wrapped(argv: Sequence[str]) -> str:
 
 
 def telemetry_rows(decision: Decision, launches: Sequence[LaunchRecord]) -> list[dict[str, str]]:
-    """Clocks, power and temperature by arm, over all phases of its launches."""
+    """Clocks, power, temperature and the busiest link direction (mean of a phase over its GPUs) by arm, over all its phases."""
     rows = []
     for arm in words.ordered(decision):
         found = [phase.telemetry for record in launches if record.arm == arm.name for phase in record.phases]
@@ -165,6 +165,13 @@ def telemetry_rows(decision: Decision, launches: Sequence[LaunchRecord]) -> list
         memory = [item.memory_used_gb_max for item in found if item.memory_used_gb_max is not None]
         if not clocks and not power:
             continue
+        links = {
+            "PCIe": [(item.pcie_tx_gb_s, item.pcie_rx_gb_s) for item in found],
+            "NVLink": [(item.nvlink_tx_gb_s, item.nvlink_rx_gb_s) for item in found],
+        }
+        busiest = {
+            name: max((value for pair in pairs for value in pair if value is not None), default=None) for name, pairs in links.items()
+        }
         throttled = sorted({reason for item in found for reason in item.throttle_reasons})
         rows.append(
             {
@@ -173,6 +180,7 @@ def telemetry_rows(decision: Decision, launches: Sequence[LaunchRecord]) -> list
                 "power": f"{min(power):.0f} - {max(power):.0f}" if power else "-",
                 "heat": f"{max(heat):.0f}" if heat else "-",
                 "memory": f"{max(memory):.1f}" if memory else "-",
+                "links": ", ".join(f"{name} {value:.2f}" for name, value in busiest.items() if value is not None) or "-",
                 "throttled": ", ".join(throttled) or "none",
             }
         )
@@ -224,6 +232,7 @@ def provenance(plan: Plan, decision: Decision, launches: Sequence[LaunchRecord],
     rows = [("study", plan.study), ("experiment", plan.experiment), ("model", plan.model), ("node", plan.node)]
     rows += [("engine", f"{kind} {version}, build {build}") for kind, version, build in sorted(engines)]
     rows += _machines(plan, study)
+    rows.append(("prompts", prompts_sent(launches)))
     rows += [("hosts", ", ".join(sorted({record.host for record in launches if record.host}))), ("seed", str(plan.seed))]
     rows += [(f"identity: {name.replace('_', ' ')}", value) for name, value in plan.identity.items()]
     rows += [(f"method: {name.replace('_', ' ')}", _plain(value)) for name, value in decision.method.items()]
@@ -235,6 +244,19 @@ def provenance(plan: Plan, decision: Decision, launches: Sequence[LaunchRecord],
         topology=_topology(study),
         patches=tuple(_patches(launches, study)),
     )
+
+
+def prompts_sent(launches: Sequence[LaunchRecord]) -> str:
+    """What was sent in which phases. Random ids never hit special tokens and route experts like no text does, so that is said."""
+    phases: dict[str, dict[str, None]] = {}
+    for record in launches:
+        for phase in record.phases:
+            phases.setdefault(phase.dataset, {})[phase.phase] = None
+    parts = []
+    for dataset, names in phases.items():
+        what = "random token ids, which say little of MoE routing" if dataset == "random_ids" else dataset
+        parts.append(f"{', '.join(names)}: {what}")
+    return "; ".join(parts)
 
 
 def _machines(plan: Plan, study: StudyPaths) -> list[tuple[str, str]]:

@@ -1,11 +1,12 @@
 """Traces and text from local files."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from runner.loadgen.datasets import HASH_BLOCK_TOKENS, chat_template, read_conversations, read_trace, trace_stamps
+from runner.loadgen.datasets import HASH_BLOCK_TOKENS, chat_template, read_conversations, read_trace, text_name, trace_stamps
 from runner.loadgen.job import Job, LengthRecipe
 from runner.loadgen.prompts import prompts_of
 
@@ -121,7 +122,20 @@ def test_each_conversation_once_before_any_twice_in_a_seeded_order(tmp_path: Pat
     first = [prompts(index).text for index in range(20)]
     assert len(set(first)) == 20
     assert first != [f"p{n}" for n in range(20)]
+    # A second round is told from the first from its first word on: nothing is answered from the cache.
+    assert [prompts(index + 20).text for index in range(20)] == [f"(2) {text}" for text in first]
     assert first != [prompts_of(job(path, dataset="text", seed=1))(index).text for index in range(20)]
+
+
+def test_file_and_template_of_a_text_workload_are_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text("{}")
+    file = sha256(b"{}").hexdigest()[:16]
+    assert text_name(str(path), None, "generate") == f"text:{file}, chat template: none, plain text"
+    assert text_name(str(path), str(tmp_path), "chat") == f"text:{file}, chat template: the server's"
+    (tmp_path / "chat_template.jinja").write_text("T")
+    assert text_name(str(path), str(tmp_path), "generate") == f"text:{file}, chat template: {sha256(b'T').hexdigest()[:16]}"
+    assert "unreadable" in text_name(str(tmp_path / "gone"), None, "generate")
 
 
 def test_a_dataset_without_a_file_says_so() -> None:

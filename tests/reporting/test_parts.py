@@ -14,6 +14,7 @@ from runner.reporting.excerpts import excerpt_of, failure_excerpt
 from runner.reporting.plots import pareto
 from runner.reporting.privacy import Placeholders
 from runner.reporting.samples import read_samples, request_samples
+from runner.reporting.sections import prompts_sent, provenance, telemetry_rows
 from tests.reporting.synthetic import make, write
 
 
@@ -151,3 +152,19 @@ def test_budget_takes_the_nodes_own_probe_for_real_studies_alone(tmp_path: Path)
         assert section is not None
         assert "4 ranks" in section.note
         assert ("measured here" in section.note) is not simulated, "a real node's probe says nothing about the simulated one"
+
+
+def test_the_report_says_what_was_sent_and_what_the_links_carried(tmp_path: Path) -> None:
+    study = make()
+    first = study.launches[0]
+    phase = first.phases[0]
+    text = phase.model_copy(
+        update={"phase": "chat", "dataset": "text:ab", "telemetry": phase.telemetry.model_copy(update={"nvlink_rx_gb_s": 12.3})}
+    )
+    launches = [first.model_copy(update={"phases": (phase, text)})]
+    said = prompts_sent(launches)
+    assert f"{phase.phase}: random token ids, which say little of MoE routing" in said
+    assert "chat: text:ab" in said
+    rows = {row["arm"]: row for row in telemetry_rows(study.decision, launches)}
+    assert "NVLink 12.30" in rows[first.arm]["links"]
+    assert dict(provenance(study.plan, study.decision, launches, write(tmp_path, study)).rows)["prompts"] == said
