@@ -127,7 +127,7 @@ class NightWatch:
         return EXIT_ALARM if self.report.alarm else code
 
     def _send(self, report: NightReport) -> None:
-        for line in notify(report, self.settings.schedule):
+        for line in notify(report, self.settings.schedule, self.root):
             print(line, file=sys.stderr)
 
     def _judge(self, records: Sequence[LaunchRecord]) -> tuple[Night, NightVerdict, Observed, tuple[str, ...]]:

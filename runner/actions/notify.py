@@ -1,20 +1,39 @@
 """Tells people about a night: a webhook, a mail command. A message that cannot be sent is said, never an error of the night."""
 
+import contextlib
 import os
 import shlex
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from runner.actions.night_text import fields_of, markdown
+from runner.records.files import write_text
 from runner.records.night import NightReport
+from runner.records.paths import RootPaths
 from runner.spec.study import ScheduleSpec
 
 TIMEOUT_S = 20.0
 
 
-def notify(report: NightReport, schedule: ScheduleSpec) -> list[str]:
-    """Sends what the schedule asks for; returns a line a message about what became of it. No address or secret is in them."""
+def told_file(root: RootPaths) -> Path:
+    """There when the last night sent its own message (or was told to send none): nobody else then tells of the same event."""
+    return root.root / "nightly.told"
+
+
+def notify(report: NightReport, schedule: ScheduleSpec, root: RootPaths | None = None) -> list[str]:
+    """Sends what the schedule asks for; returns a line a message about what became of it. No address or secret is in them.
+
+    `root`: the results root, where `told_file` is left when a message went out."""
+    lines = _sent(report, schedule)
+    if root is not None and (schedule.notify == "never" or any(line.endswith(": sent") for line in lines)):
+        with contextlib.suppress(OSError):
+            write_text(told_file(root), f"{report.subject}\n")
+    return lines
+
+
+def _sent(report: NightReport, schedule: ScheduleSpec) -> list[str]:
     if schedule.notify == "never" or (schedule.notify == "alarms" and not report.alarm):
         return []
     lines = []

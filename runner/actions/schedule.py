@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from runner.actions.notify import told_file
 from runner.actions.units import UNIT, Night, crontab_line, next_runs, ray_job_line, systemd_units
 from runner.config import Settings, config_folder
 from runner.errors import UserError
+from runner.records.paths import RootPaths
 
 MARK = f"# {UNIT}"
 
@@ -56,6 +58,7 @@ def night_of(settings: Settings, overrides: list[str]) -> Night:
         limit_minutes=settings.schedule.time_limit_minutes,
         lock=str(root / "nightly.lock"),
         log=str(root / "nightly.log"),
+        told=str(told_file(RootPaths(root))),
         mail_command=settings.schedule.mail_command,
     )
 

@@ -21,6 +21,7 @@ class Night:
     limit_minutes: int
     lock: str
     log: str
+    told: str
     mail_command: str | None = None
 
     @property
@@ -37,22 +38,25 @@ def _systemd_words(argv: tuple[str, ...]) -> str:
     return " ".join('"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"' for word in argv)
 
 
-def _mail_words(command: str) -> tuple[str, ...]:
-    """The user's command as words, for no shell. Raises UserError where a quote is left open."""
+def failure_words(night: Night) -> tuple[str, ...]:
+    """What tells of a night that could not tell of itself, as words for no shell: the mail command, else the system log. Raises
+    UserError where a quote is left open."""
+    subject = "Nightly sweep ended without a word of its own"
+    if not night.mail_command:
+        return ("/usr/bin/logger", "-t", UNIT, f"{subject}; see {night.log}")
     try:
-        words = tuple(shlex.split(command.replace("{subject}", "Nightly sweep failed or found a regression")))
+        words = tuple(shlex.split(night.mail_command.replace("{subject}", subject)))
     except ValueError as error:
-        raise UserError(f"schedule.mail_command={command!r} is no command: {error}") from None
+        raise UserError(f"schedule.mail_command={night.mail_command!r} is no command: {error}") from None
     return words if words and words[0].startswith("/") else ("/usr/bin/env", *words)  # systemd wants a whole path
 
 
 def systemd_units(night: Night) -> dict[str, str]:
     """File name -> text. The timer is persistent (a missed night is caught up), the service never overlaps itself, is ended
-    with all its processes at the limit, and calls the failure unit when it fails (exit 3: regression, 75: node busy)."""
+    with all its processes at the limit, and calls the failure unit when it fails (exit 3: regression, 75: node busy). One event, one
+    message: a night that sent its own leaves the file `told`, and then the failure unit does nothing."""
     hour, minute = night.clock
-    folder = night.folder.replace("%", "%%")
-    said = f"nightly sweep failed or found a regression; see {night.folder}/mlruns"
-    words = ("/usr/bin/logger", "-t", UNIT, said) if not night.mail_command else _mail_words(night.mail_command)
+    folder, told = night.folder.replace("%", "%%"), _systemd_words((night.told,))
     return {
         f"{UNIT}.timer": (
             f"[Unit]\nDescription=Nightly sweep of engine flags\n\n[Timer]\nOnCalendar=*-*-* {hour:02d}:{minute:02d}:00\n"
@@ -60,23 +64,26 @@ def systemd_units(night: Night) -> dict[str, str]:
         ),
         f"{UNIT}.service": (
             f"[Unit]\nDescription=Nightly sweep of engine flags\nOnFailure={UNIT}-failed.service\n\n[Service]\nType=oneshot\n"
-            f"WorkingDirectory={folder}\nExecStart={_systemd_words(night.argv)}\nTimeoutStartSec={night.limit_minutes}min\n"
+            f"WorkingDirectory={folder}\nExecStartPre=/bin/rm -f {told}\nExecStart={_systemd_words(night.argv)}\nTimeoutStartSec={night.limit_minutes}min\n"
             "KillMode=control-group\nTimeoutStopSec=60\n"
         ),
         f"{UNIT}-failed.service": (
             f"[Unit]\nDescription=Tell that the nightly sweep failed\n\n[Service]\nType=oneshot\nWorkingDirectory={folder}\n"
-            f"ExecStart={_systemd_words(words)}\n"
+            f"ExecCondition=/usr/bin/test ! -e {told}\nExecStart={_systemd_words(failure_words(night))}\n"
         ),
     }
 
 
 def shell_command(night: Night) -> str:
-    """The command as one shell line: never beside itself (flock, exit 75), ended at the limit, output to the log."""
+    """The command as one shell line: never beside itself (flock, exit 75), ended at the limit, output to the log. A failure that sent
+    no message of its own (that leaves the file `told`) is told here. The exit code is the night's."""
     inner = f"timeout --signal=TERM --kill-after=60 {night.limit_minutes * 60} {shlex.join(night.argv)}"
     folders = shlex.join(sorted({str(Path(file).parent) for file in (night.lock, night.log)}))
+    lock, log, told = (shlex.quote(file) for file in (night.lock, night.log, night.told))
     return (
-        f"cd {shlex.quote(night.folder)} && mkdir -p {folders} && flock --nonblock --conflict-exit-code 75 {shlex.quote(night.lock)} "
-        f"{inner} >> {shlex.quote(night.log)} 2>&1"
+        f"cd {shlex.quote(night.folder)} && mkdir -p {folders} && rm -f {told} && {{ "
+        f"flock --nonblock --conflict-exit-code 75 {lock} {inner} >> {log} 2>&1; code=$?; "
+        f"[ $code -eq 0 ] || [ -e {told} ] || {shlex.join(failure_words(night))} < /dev/null >> {log} 2>&1; exit $code; }}"
     )
 
 

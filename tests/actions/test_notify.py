@@ -4,13 +4,15 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.actions.notify import fill_text, notify
+from runner.actions.notify import fill_text, notify, told_file
 from runner.actions.units import Night, systemd_units
 from runner.records.night import NightReport
+from runner.records.paths import RootPaths
 from runner.spec.study import ScheduleSpec
 
 REGRESSION = NightReport(
@@ -100,7 +102,20 @@ def test_a_mail_command_that_fails_is_said(command: str, word: str) -> None:
     assert word in notify(REGRESSION, ScheduleSpec(mail_command=command))[0]
 
 
+@pytest.mark.parametrize(("command", "told"), [("cat", True), ("false", False)])
+def test_a_message_that_went_out_leaves_its_mark_and_no_other(tmp_path: Path, command: str, told: bool) -> None:
+    root = RootPaths(tmp_path)
+    notify(REGRESSION, ScheduleSpec(mail_command=command), root)
+    assert told_file(root).exists() is told, "what was not sent has to be told by somebody else"
+
+
+def test_who_wants_no_message_gets_none_from_the_timer_either(tmp_path: Path) -> None:
+    root = RootPaths(tmp_path)
+    assert notify(REGRESSION, ScheduleSpec(mail_command="cat", notify="never"), root) == []
+    assert told_file(root).exists()
+
+
 def test_the_failure_unit_has_a_subject_of_its_own() -> None:
-    night = Night(("python",), "/f", "02:00", 60, "/l", "/g", mail_command='/usr/bin/mail -s "{subject}" me@example.org')
+    night = Night(("python",), "/f", "02:00", 60, "/l", "/g", "/t", mail_command='/usr/bin/mail -s "{subject}" me@example.org')
     unit = systemd_units(night)["engine-flag-nightly-failed.service"]
-    assert '-s "Nightly sweep failed or found a regression" me@example.org' in unit and "{" not in unit
+    assert '"-s" "Nightly sweep ended without a word of its own" "me@example.org"' in unit and "{" not in unit

@@ -1,7 +1,9 @@
 """The schedule's texts mean what they say: the shell line is run for real, the calendar with a fake clock."""
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from runner.errors import UserError
 
 
 def night(tmp_path: Path, *argv: str, at: str = "02:30", limit: int = 1) -> Night:
-    return Night(argv or ("true",), str(tmp_path), at, limit, str(tmp_path / "night lock"), str(tmp_path / "night.log"))
+    lock, log, told = (str(tmp_path / name) for name in ("night lock", "night.log", "night told"))
+    return Night(argv or ("true",), str(tmp_path), at, limit, lock, log, told, mail_command=f"cp /dev/null '{tmp_path / 'alert'}'")
 
 
 def test_the_printed_line_runs_in_its_folder_and_logs(tmp_path: Path) -> None:
@@ -46,9 +49,30 @@ def test_the_exit_code_of_the_sweep_comes_through(tmp_path: Path) -> None:
 
 def test_the_first_night_makes_the_folder_of_its_lock_and_log(tmp_path: Path) -> None:
     root = tmp_path / "no such yet"
-    first = Night(("echo", "ran"), str(tmp_path), "02:30", 1, str(root / "night.lock"), str(root / "night.log"))
+    first = Night(("echo", "ran"), str(tmp_path), "02:30", 1, str(root / "night.lock"), str(root / "night.log"), str(root / "told"))
     assert subprocess.run(["/bin/sh", "-c", shell_command(first)], check=False).returncode == 0
     assert (root / "night.log").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "alert"), [(0, False, False), (3, True, False), (3, False, True), (2, False, True), (75, True, False)]
+)
+def test_one_event_has_one_message(tmp_path: Path, code: int, told: bool, alert: bool) -> None:
+    """A night that sent its own message leaves the mark; what ended without a word is told by the shell."""
+    made = night(tmp_path)
+    (tmp_path / "night told").write_text("of yesterday")
+    own = ["touch", made.told] if told else ["true"]
+    body = f"import subprocess; subprocess.run({own}); raise SystemExit({code})"
+    line = shell_command(replace(made, argv=(sys.executable, "-c", body)))
+    assert subprocess.run(["/bin/sh", "-c", line], check=False).returncode == code
+    assert (tmp_path / "alert").exists() is alert
+
+
+def test_the_failure_unit_keeps_quiet_when_the_night_told(tmp_path: Path) -> None:
+    units = systemd_units(night(tmp_path))
+    told = f'"{tmp_path}/night told"'
+    assert f"ExecStartPre=/bin/rm -f {told}\n" in units["engine-flag-nightly.service"]
+    assert f"ExecCondition=/usr/bin/test ! -e {told}\n" in units["engine-flag-nightly-failed.service"]
 
 
 def test_cron_escapes_percent_and_keeps_the_time(tmp_path: Path) -> None:
@@ -73,6 +97,22 @@ def test_a_wrong_time_is_refused(tmp_path: Path, at: str) -> None:
 )
 def test_the_calendar(tmp_path: Path, now: datetime, first: datetime) -> None:
     assert next_runs(night(tmp_path), now, 2)[0] == first
+
+
+@pytest.mark.parametrize("now", ["2026-03-01 02:29:59", "2026-12-31 23:00:00", "2028-02-28 03:00:00"])
+def test_systemd_reads_the_timer_as_the_calendar_does(tmp_path: Path, now: str) -> None:
+    """systemd-analyze tells the next starts with a clock of our own."""
+    made = night(tmp_path)
+    (when,) = re.findall(r"OnCalendar=(.*)", systemd_units(made)["engine-flag-nightly.timer"])
+    told = subprocess.run(
+        ["systemd-analyze", "calendar", f"--base-time={now}", "--iterations=3", when],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "TZ": "UTC", "LC_ALL": "C"},
+    )
+    starts = re.findall(r"(?:Next elapse|Iter\. #\d+|Iteration #\d+): \w+ (\S+ \S+) UTC", told.stdout)
+    assert starts == [str(run) for run in next_runs(made, datetime.fromisoformat(now), 3)]
 
 
 def test_units_are_what_systemd_accepts(tmp_path: Path) -> None:
