@@ -11,6 +11,7 @@ from runner.engines.registry import choose_engine
 from runner.engines.resolve import Resolution, ResolveRequest
 from runner.engines.tiny_models import made_model
 from runner.errors import UserError, choices
+from runner.loadgen.datasets import check_dataset
 from runner.records.files import read_json
 from runner.records.paths import RootPaths, safe_name
 from runner.records.plan import Plan
@@ -55,6 +56,16 @@ def check_experiment(settings: Settings) -> None:
         raise UserError(
             f"workload {settings.workload.name} has no phase {', '.join(map(repr, unknown))}; choices: {choices(settings.workload.phases)}"
         )
+    for name in settings.phases or settings.workload.phases:
+        phase = settings.workload.phases[name]
+        wrong = check_dataset(phase.dataset, phase.arrival, phase.dataset_path)
+        if wrong:
+            raise UserError(f"workload.phases.{name}: {wrong}")
+    if settings.workload.guard_tasks:
+        from runner.loadgen.guard import check_tasks
+
+        if wrong := check_tasks(settings.workload.guard_tasks):
+            raise UserError(f"workload.guard_tasks: {wrong}")
 
 
 def for_tonight(settings: Settings) -> Settings:
@@ -129,6 +140,24 @@ def reader(ground: Ground) -> Callable[[list[str]], dict[str, bool | None]] | No
     return lambda names: env_reads(python, names, python_path=places)
 
 
+def absent_packages(ground: Ground) -> frozenset[str]:
+    """Python packages that flags need and that the engine's environment does not have; none where nobody can tell."""
+    from runner.engines.audit.packages import ENGINE_PACKAGES, packages_in, packages_of
+    from runner.engines.container import ContainerEngine
+    from runner.engines.simulated.resolve import probe_simulated
+
+    if ground.kind == "simulated":
+        importable = probe_simulated(ground.settings.engine, ground.settings.node)["importable"]
+        return frozenset(name for name, there in importable.items() if not there)
+    if ground.identity is None or ground.identity.python is None:
+        return frozenset()
+    if isinstance(ground.engine, ContainerEngine):
+        found = packages_in(ground.engine.source())
+    else:
+        found = packages_of(ground.identity.python, python_path=ground.settings.engine.extra_python_path)
+    return frozenset(ENGINE_PACKAGES) - frozenset(found)
+
+
 def node_file(ground: Ground, name: str) -> Any | None:
     """A JSON file of what was learned about the node, or None. Simulated and real histories never mix."""
     prefix = "SIMULATED-" if ground.simulated else ""
@@ -149,6 +178,7 @@ def make_plan(ground: Ground, study: str = "", with_engine: bool = True) -> Plan
         identity=ground.identity,
         resolve=resolver(ground) if with_engine else None,
         reads=reader(ground) if with_engine else None,
+        absent=absent_packages(ground) if with_engine else (),
         learned=node_file(ground, "launch_costs.json"),
         noise=node_file(ground, "noise_floor.json"),
         communication=None if ground.simulated else node_budget(ground.settings),

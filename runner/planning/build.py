@@ -1,6 +1,6 @@
 """The plan of one study: everything that is decided before a GPU second is spent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from runner.config import Settings
@@ -35,13 +35,14 @@ def build_plan(
     identity: EngineIdentity | None = None,
     resolve: Resolve | None = None,
     reads: Reads | None = None,
+    absent: Collection[str] = (),
     learned: Learned | Mapping[str, Any] | None = None,
     noise: Mapping[str, Any] | None = None,
     communication: Mapping[str, Any] | None = None,
     study: str = "",
 ) -> Plan:
     """The plan for one engine kind and version. `resolve` and `reads` ask the installed engine (without them the rules alone
-    decide, and the plan says so); `learned` (launch costs, also as the node's launch_costs.json) and `noise` (its noise_floor.json)
+    decide, and the plan says so); `absent` are Python packages that its environment lacks; `learned` (launch costs, also as the node's launch_costs.json) and `noise` (its noise_floor.json)
     come from earlier studies, `communication` is the node's budget as `action=budget` gives it. Pure: touches no GPU, starts nothing but
     what `resolve` starts. Raises UserError for anything that a person wrote wrong, and when the baseline is refused."""
     if engine_kind not in KINDS:
@@ -54,7 +55,7 @@ def build_plan(
     for cell in (*grid.cells, grid.baseline):
         for name, level in cell.items():
             levels.setdefault(name, set()).add(level)
-    book = RuleBook(settings, version, levels, reads)
+    book = RuleBook(settings, version, levels, reads, absent)
     merged = merge(grid.cells, grid.baseline, book, resolve)
     merged, left_out = leave_out(merged, _hypotheses(settings.protocol, merged.arms, phases), settings, communication)
     arms, notes = _arms(settings, merged, engine_kind, noise)
@@ -73,7 +74,7 @@ def build_plan(
         question=settings.study.question,
         engine_kind=engine_kind,
         engine_version=engine_version,
-        simulated=engine_kind == "simulated",
+        simulated=engine_kind == "simulated" or (identity is not None and identity.simulated),
         node=settings.node.name,
         model=settings.model.name,
         baseline=BASELINE,
@@ -88,7 +89,7 @@ def build_plan(
         estimate=cost,
         not_resolvable=blocked,
         unconfirmed=(*unpinned(settings.node, version), *merged.unconfirmed),
-        notes=(*_grid_notes(grid, resolve is not None), *left_out, *notes, *cost_notes, *noise_notes),
+        notes=(*_grid_notes(grid, resolve is not None, engine_kind), *_trust(settings, arms), *left_out, *notes, *cost_notes, *noise_notes),
         seed=settings.protocol.seed,
         identity=plan_identity(settings, engine_kind, engine_version, identity, arms),
     )
@@ -166,6 +167,18 @@ def _required_are_arms(protocol: Protocol, arms: Sequence[Arm]) -> None:
             raise UserError(f"protocol.required: {name!r} is no arm of this plan; choices: {choices(names)}")
 
 
-def _grid_notes(grid: Grid, resolved: bool) -> tuple[str, ...]:
+def _trust(settings: Settings, arms: Sequence[Arm]) -> tuple[str, ...]:
+    """Where the engine is told to run code that lies beside the weights, whoever reads the plan must see it."""
+    wide = "trust-remote-code"
+    given = [arm.name for arm in arms if arm.options.get(wide)]
+    if not given:
+        return ()
+    where = "every arm" if len(given) == len(arms) else ", ".join(given)
+    return (f"--{wide} is ON for {where}: the engine runs Python code from the folder of model {settings.model.name}",)
+
+
+def _grid_notes(grid: Grid, resolved: bool, engine_kind: str) -> tuple[str, ...]:
+    if engine_kind == "attached":
+        return (*grid.notes, "an attached server is measured as it runs: the runner pins nothing, and asks of it only engine.options")
     by_rules = "planned by the rules alone, without asking an installed engine"
     return grid.notes if resolved else (*grid.notes, by_rules)

@@ -5,7 +5,8 @@ that this version never reads, size limits that let no measured message through.
 """
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,7 @@ EXPECTED_INERT = "expected INERT"
 EXPECTED_REFUSAL = "a rule expects a refusal"
 # Only the engine's own variables are looked for in its source; NCCL's and others are read by libraries.
 OWN_PREFIXES = ("SGLANG_", "SGL_")
+NOT_IMPORTABLE = re.compile(r"not importable\.(\w+)")
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,17 @@ class _Equal:
 class RuleBook:
     """Everything about one study that does not depend on the cell, worked out once."""
 
-    def __init__(self, settings: Settings, version: Version, grid_levels: Mapping[str, set[str]], reads: Reads | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        version: Version,
+        grid_levels: Mapping[str, set[str]],
+        reads: Reads | None,
+        absent: Collection[str] = (),
+    ) -> None:
+        """`absent`: Python packages that the engine's environment is known not to have."""
         self.settings = settings
+        self.absent = absent
         self.version = version
         self.factors = settings.factors
         phases = selected_phases(settings)
@@ -278,7 +289,8 @@ class RuleBook:
         return self._keys[known]
 
     def _contradiction(self, name: str, level: str, options: Mapping[str, Any]) -> str:
-        """The first negative marker on /server_info that the planned options already satisfy, or ''."""
+        """The first negative marker that holds before anything starts, or '': of /server_info, which the planned options already
+        satisfy, or of the probe, where the environment lacks a package."""
         if (name, level) not in self._contradictions:
             self._contradictions[name, level] = self._negative_markers(name, level)
         for text, clauses in self._contradictions[name, level]:
@@ -288,11 +300,16 @@ class RuleBook:
         return ""
 
     def _negative_markers(self, name: str, level: str) -> tuple[tuple[str, tuple[Clause, ...]], ...]:
-        found = []
+        found: list[tuple[str, tuple[Clause, ...]]] = []
         for rule in self.factors[name].evidence:
             if (rule.levels is not None and level not in rule.levels) or not self._in(rule.engine, name, "evidence.engine"):
                 continue
             for marker in (rule.contradicted,) if isinstance(rule.contradicted, Marker) else rule.contradicted:
+                missing = NOT_IMPORTABLE.fullmatch(marker.probe or "")
+                if missing and missing[1] in self.absent:
+                    found.append(
+                        (f"the engine's environment has no Python package {missing[1]}{f' ({rule.note})' if rule.note else ''}", ())
+                    )
                 if marker.server_info is not None:
                     clauses = parse(marker.server_info, f"{file_of(name)}, evidence.contradicted.server_info")
                     found.append((f"{marker.server_info}{f' ({rule.note})' if rule.note else ''}", clauses))

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from runner.planning.candidates import EXPECTED_INERT
 from runner.records.plan import Arm, Plan
 
 _WIDTH = 110
@@ -18,7 +19,13 @@ def plan_text(plan: Plan) -> str:
     lines += [f"engine {plan.engine_kind} {plan.engine_version}, node {plan.node}, model {plan.model}", ""]
     status = Counter(cell.status for cell in plan.cells)
     counted = ", ".join(f"{status[name]} {name}" for name in ("ARM", "DUPLICATE", "REJECTED") if status[name])
-    lines += [f"{plan.raw_cells} raw cells -> {len(plan.cells)} legal -> {len(plan.arms)} arms ({counted})", ""]
+    lines.append(f"{plan.raw_cells} raw cells -> {len(plan.cells)} legal -> {len(plan.arms)} arms ({counted})")
+    inert = sum(any(EXPECTED_INERT in text for text in arm.expect) for arm in plan.arms)
+    lines += (
+        [f"{inert} of these arms are expected to equal another one ({EXPECTED_INERT}, below): {len(plan.arms) - inert} differ", ""]
+        if inert
+        else [""]
+    )
     lines += _arm_lines(plan)
     lines += _excluded_lines(plan)
     lines += ["", f"Order (seed {plan.seed}), one row a block:"]

@@ -11,7 +11,7 @@ from runner.errors import UserError, choices
 from runner.planning.conditions import Clause, holds, parse, subject_of, version_in
 from runner.planning.pins import baseline_pins, name_in, option_value
 from runner.planning.values import value_of
-from runner.spec.factor import Condition, FactorSpec, Level, Treatment
+from runner.spec.factor import Condition, FactorSpec, Level, Treatment, VersionedTreatment
 from runner.spec.workload import PhaseSpec
 
 
@@ -98,6 +98,7 @@ def level_plan(factor: FactorSpec, name: str, level: str, version: Version, fact
     treatment: Treatment = next(
         (variant for variant in spec.variants if version_in(version, variant.engine, f"{file_of(name)}, levels.{level}.variants")), spec
     )
+    expect = treatment.expect if isinstance(treatment, VersionedTreatment) and treatment.expect is not None else spec.expect
     value = None
     if factor.value_rule is not None:
         value = value_of(factor.value_rule, level, where)
@@ -133,7 +134,7 @@ def level_plan(factor: FactorSpec, name: str, level: str, version: Version, fact
         refusals=tuple(refusals),
         checks=tuple(checks),
         bundle=spec.bundle,
-        expect=spec.expect,
+        expect=expect,
         value=value,
         unconfirmed=tuple(unconfirmed),
     )

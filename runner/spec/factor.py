@@ -22,6 +22,9 @@ class VersionedTreatment(Treatment):
     """Replaces the level's treatment for the engine versions in `engine` (PEP 440 specifier set)."""
 
     engine: str
+    expect: str | None = Field(
+        default=None, description="what is known beforehand of the level in these versions, instead of the level's own"
+    )
 
 
 class Condition(Strict):

@@ -7,6 +7,7 @@ import pytest
 
 from runner.errors import UserError
 from runner.planning.build import build_plan
+from runner.planning.candidates import EXPECTED_INERT
 from runner.planning.show import plan_json, plan_text
 from runner.records.plan import Cell, Plan
 
@@ -257,6 +258,21 @@ def test_an_attached_server_has_one_arm(plan_of: PlanOf) -> None:
     with pytest.raises(UserError, match=r"engine=attached .* has one arm"):
         plan_of("overlap_grid", "0.5.15.post1", kind="attached")
     assert len(plan_of("noise_floor", "0.5.15.post1", "aa=false", kind="attached").arms) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "inert", "words"), [("0.5.9", 8, ""), ("0.5.15.post1", 6, "says nothing then"), ("0.5.23", 6, "a warning")]
+)
+def test_of_the_arms_that_the_rules_leave_few_differ(plan_of: PlanOf, version: str, inert: int, words: str) -> None:
+    """SBO without an all-to-all does nothing; neither does MSCCL++ from 0.5.14 on without its package."""
+    plan = plan_of("overlap_grid", version, absent={"mscclpp"})
+    expected = [arm for arm in plan.arms if any(EXPECTED_INERT in text for text in arm.expect)]
+    assert len(expected) == inert
+    assert f"{inert} of these arms are expected to equal another one" in plan_text(plan)
+    assert any(words in text for arm in plan.arms for text in arm.expect)
+    assert version == "0.5.9" or not any("skips an all-reduce" in text for arm in plan.arms for text in arm.expect)
+    unknown = plan_of("overlap_grid", version)
+    assert sum(any(EXPECTED_INERT in text for text in arm.expect) for arm in unknown.arms) == (8 if version == "0.5.9" else 4)
 
 
 def test_an_attached_server_is_asked_for_nothing_but_what_is_written_of_it(plan_of: PlanOf) -> None:
