@@ -2,12 +2,14 @@
 
     python tests/engine/gpu/publish.py STUDY_FOLDER TARGET_FOLDER [--noise STUDY_FOLDER] [--probe probe.json]
 
-Writes decision.json, report.html, launches.jsonl (launch records in the documented schema), noise.jsonl, probe.json and
-tables.md (the tables that the README of the results quotes)."""
+Writes decision.json, report.html, launches.jsonl (launch records in the documented schema), study.tar.xz (plan, journal, server logs:
+what `action=report regrade=true` reads), noise.jsonl, probe.json and tables.md (the tables that the README of the results quotes)."""
 
 import argparse
+import io
 import json
 import statistics
+import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,19 @@ HEADLINES = (("tpot_p50_ms", "TPOT p50, ms"), ("ttft_p50_ms", "TTFT p50, ms"), (
 
 def lines_of(records: Iterable[LaunchRecord], hide: Placeholders) -> str:
     return "".join(hide.hide(json.dumps(record.model_dump(mode="json", by_alias=True))) + "\n" for record in records)
+
+
+KEPT = ("plan.json", "config.json", "journal.jsonl", "launches/*/server.log", "launches/*/server_info.json", "launches/*/metrics.txt")
+
+
+def pack_study(study: StudyPaths, target: Path, hide: Placeholders) -> None:
+    """The files that a judgement needs, without machine paths; the same bytes for the same study."""
+    with tarfile.open(target, "w:xz") as archive:
+        for path in sorted(path for pattern in KEPT for path in study.folder.glob(pattern)):
+            content = hide.hide(path.read_text(encoding="utf-8", errors="replace")).encode()
+            entry = tarfile.TarInfo(f"studies/{study.folder.name}/{path.relative_to(study.folder)}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
 
 
 def verdict_table(decision: Decision) -> str:
@@ -107,6 +122,7 @@ def main() -> None:
     write_text(target / "decision.json", hide.hide(study.decision.read_text()))
     write_text(target / "report.html", hide.hide(study.report.read_text()))
     write_text(target / "launches.jsonl", lines_of(records, hide))
+    pack_study(study, target / "study.tar.xz", hide)
     parts = [
         "## Verdicts",
         verdict_table(decision),

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from runner.engines.simulated.cost import CostModel, cost_model
-from runner.engines.simulated.force import Force
+from runner.engines.simulated.in_force import Force
 from runner.engines.simulated.noise import StepNoise, launch_factors
 from runner.engines.simulated.shapes import Model, Node
 from runner.spec.engine import EngineSpec, Simulation
