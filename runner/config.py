@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from runner.errors import UserError, choices
 from runner.spec.base import Strict
@@ -153,9 +154,29 @@ def explain(error: ValidationError) -> str:
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "configuration"
         given = "" if isinstance(item["input"], (dict, list)) else f" (given: {item['input']!r})"
-        message = "unknown key" if item["type"] == "extra_forbidden" else item["msg"]
+        message = item["msg"]
+        if item["type"] == "extra_forbidden":
+            known = _known_keys(item["loc"][:-1])
+            message = "unknown key" + (f"; choices: {choices(known)}" if known else "")
         lines.append(f"{where}: {message}{given}")
     return "\n".join(lines)
+
+
+def _known_keys(where: tuple[int | str, ...]) -> list[str]:
+    """The keys that a place in the configuration has, or none where that place is no model of its own."""
+    at: Any = Settings
+    for part in where:
+        if isinstance(at, type) and issubclass(at, BaseModel):
+            fields = {field.alias or name: field.annotation for name, field in at.model_fields.items()}
+            at = fields.get(str(part))
+        else:  # an entry of a mapping or of a list
+            at = next((each for each in reversed(get_args(at)) if each is not Ellipsis), None)
+        at = next((each for each in get_args(at) if isinstance(each, type) and issubclass(each, BaseModel)), at) if _optional(at) else at
+    return [field.alias or name for name, field in at.model_fields.items()] if isinstance(at, type) and issubclass(at, BaseModel) else []
+
+
+def _optional(annotation: Any) -> bool:
+    return isinstance(annotation, UnionType) or get_origin(annotation) is Union
 
 
 def explain_refusal(error: Exception) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config import load_factor, settings_from
+from runner.config import _known_keys, load_factor, settings_from
 from runner.errors import UserError
 
 
@@ -67,3 +67,22 @@ def test_what_hydra_refuses_is_one_message_with_the_choices(tmp_path: Path) -> N
         assert "HYDRA_FULL_ERROR" not in done.stderr
         assert all(part in done.stderr for part in parts), done.stderr
     assert not (tmp_path / "mlruns").exists()
+
+
+@pytest.mark.parametrize(
+    ("loc", "known"),
+    [
+        ((), "protocol"),
+        (("protocol",), "max_blocks"),
+        (("workload", "phases", "decode_c1"), "concurrency"),
+        (("factors", "mscclpp", "levels", "on"), "options"),
+        (("factor",), "levels"),
+        (("engine", "deadlines"), "drain_s"),
+    ],
+)
+def test_the_neighbours_of_an_unknown_key_are_named_at_every_depth(loc: tuple[str, ...], known: str) -> None:
+    assert known in _known_keys(loc)
+
+
+def test_a_place_without_fixed_keys_has_no_neighbours() -> None:
+    assert _known_keys(("pins", "nope")) == []
