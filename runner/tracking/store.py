@@ -12,6 +12,7 @@ from filelock import FileLock
 from runner.errors import UserError
 from runner.records.paths import RootPaths, safe_name
 from runner.spec.study import TrackingSpec
+from runner.tracking import sessions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -40,13 +41,15 @@ def open_client(root: RootPaths, tracking: TrackingSpec) -> "MlflowClient":
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    _commit_without_waiting()
+    _prepare_connections()
     try:
-        return MlflowClient(tracking_uri=uri)
+        client = MlflowClient(tracking_uri=uri)
     except MlflowException as error:
         if "out-of-date" in str(error):
             raise UserError(f"the store was made by an older MLflow; upgrade it with: mlflow db upgrade {uri}") from None
         raise
+    sessions.quicken(client)
+    return client
 
 
 def create_database(root: RootPaths) -> None:
@@ -78,19 +81,12 @@ def _write_ahead(database: Path) -> None:
         connection.close()
 
 
-def _commit_without_waiting() -> None:
-    """In WAL mode synchronous=NORMAL cannot damage the file; a power cut may lose the last commits, which the next pass
-    writes again. Connections of this process only, and only SQLite's."""
+def _prepare_connections() -> None:
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
-    if not event.contains(Engine, "connect", _relax):
-        event.listen(Engine, "connect", _relax)
-
-
-def _relax(connection: object, _record: object) -> None:
-    if isinstance(connection, sqlite3.Connection):
-        connection.execute("PRAGMA synchronous=NORMAL")
+    if not event.contains(Engine, "connect", sessions.set_up):
+        event.listen(Engine, "connect", sessions.set_up)
 
 
 def artifact_root(root: RootPaths) -> Path:
