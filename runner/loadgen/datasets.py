@@ -18,6 +18,7 @@ from runner.loadgen.prompts import Prompt, draw_ids, draw_length, usable_ids
 
 # Mooncake's traces hash the prompt in blocks of this many tokens; equal hashes are equal blocks.
 HASH_BLOCK_TOKENS = 512
+CHECKED_BYTES = 32 << 20
 TIME_NAMES = ("timestamp", "time", "arrival_time", "arrived_at")
 INPUT_NAMES = ("input_length", "contexttokens", "input_tokens", "prompt_tokens", "num_prefill_tokens")
 OUTPUT_NAMES = ("output_length", "generatedtokens", "output_tokens", "completion_tokens", "num_decode_tokens")
@@ -211,6 +212,28 @@ def text_prompts(job: Job) -> Callable[[int], Prompt]:
 
 def _again(messages: tuple[dict[str, str], ...], turn: int) -> tuple[dict[str, str], ...]:
     return messages if turn == 0 else ({**messages[0], "content": f"({turn + 1}) {messages[0]['content']}"}, *messages[1:])
+
+
+def check_dataset(dataset: str, arrival: str, path: str | None) -> str:
+    """'' when the phase's file can be used, else why not. Reads a file of at most CHECKED_BYTES to its end: a bad line must not be
+    found after a model has been loaded for an hour."""
+    if dataset == "random_ids" and arrival != "trace":
+        return ""
+    if not path:
+        needed = "arrival=trace" if arrival == "trace" else f"dataset={dataset}"
+        return f"{needed} needs dataset_path, a local file"
+    try:
+        with open(path, "rb") as file:
+            large = file.seek(0, 2) > CHECKED_BYTES
+        if not large and (dataset == "trace" or arrival == "trace"):
+            read_trace(Path(path))
+        if not large and dataset == "text":
+            read_conversations(Path(path))
+    except OSError as error:
+        return f"dataset_path={path}: {error.strerror or error}"
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        return f"dataset_path={path}: {error}"
+    return ""
 
 
 def prompts_from(job: Job) -> Callable[[int], Prompt]:

@@ -108,12 +108,41 @@ def state_of(logprobs: Sequence[Sequence[float]], tokens: Sequence[Sequence[int]
     return "usable", ""
 
 
+def read_tasks(path: Path) -> list[dict[str, Any]]:
+    """The tasks of a JSONL file. Raises OSError, or ValueError naming the line that is no task."""
+    tasks = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            task = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"line {number} is not JSON: {error}") from None
+        if not isinstance(task, dict) or not (task.get("prompt") or task.get("question")) or task.get("answer") in (None, ""):
+            raise ValueError(f'line {number} is no task: it needs "prompt" or "question", and "answer"')
+        tasks.append(task)
+    if not tasks:
+        raise ValueError("the file has no task")
+    return tasks
+
+
+def check_tasks(path: str) -> str:
+    """'' when the task file can be used, else why not."""
+    try:
+        read_tasks(Path(path))
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    except ValueError as error:
+        return f"{path}: {error}"
+    return ""
+
+
 def score_tasks(url: str, path: Path, http: requests.Session) -> tuple[float | None, str]:
     """Share of right answers over a JSONL of {"prompt" or "question", "answer", optional "max_tokens"}, greedy. GSM8K-like: the
     last number of the output is compared when the answer is a number (after '####' where there is one), else the text must
     occur in the output. A task that fails to be served is a wrong answer."""
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = read_tasks(path)
     except (OSError, ValueError) as error:
         return None, f"tasks not read: {error}"
     right = 0
@@ -126,7 +155,7 @@ def score_tasks(url: str, path: Path, http: requests.Session) -> tuple[float | N
         except (requests.RequestException, ValueError):
             text = ""
         right += is_right(text, str(task.get("answer", "")))
-    return (right / len(lines), f"{right} of {len(lines)} tasks right") if lines else (None, "the task file is empty")
+    return right / len(lines), f"{right} of {len(lines)} tasks right"
 
 
 def is_right(output: str, answer: str) -> bool:

@@ -29,7 +29,9 @@ def plan_identity(
         "engine_settings": digest(settings.engine.model_dump(mode="json", exclude=_FREE_ENGINE)),
         "patches": digest({name: patch_digest(name) for name in patches}),
         "model": digest(settings.model.model_dump(mode="json")),
-        "workload": digest({"phases": phases, "seed": settings.workload.seed, "slo": settings.workload.slo.model_dump(mode="json")}),
+        "workload": digest(
+            {"phases": phases, "seed": settings.workload.seed, "slo": settings.workload.slo.model_dump(mode="json")} | _files(settings)
+        ),
         "protocol": digest(settings.protocol.model_dump(mode="json", exclude=_FREE_PROTOCOL)),
         "node": digest(settings.node.model_dump(mode="json", exclude={"hosts"} | ({"machines"} if settings.node.machines == 1 else set()))),
         "grid": digest([[arm.name, arm.configuration_hash] for arm in arms]),
@@ -37,6 +39,13 @@ def plan_identity(
     if identity is not None:
         found["build"] = identity.build
     return found
+
+
+def _files(settings: Settings) -> dict[str, Any]:
+    """The content of the files that the load is read from: a trace that was edited is another workload. {} without any."""
+    paths = {phase.dataset_path for phase in selected_phases(settings).values()} | {settings.workload.guard_tasks}
+    found = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] for path in paths if path and Path(path).is_file()}
+    return {"files": found} if found else {}
 
 
 def digest(value: Any) -> str:
