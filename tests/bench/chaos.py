@@ -1,12 +1,14 @@
 """`make chaos`: a seeded campaign of tiny studies, each disturbed at a random instant, then resumed and compared with an undisturbed
-one. SIMULATED engine. `python -m tests.bench.chaos [studies=100] [seed=1]`; the table is also written to output/chaos.md."""
+one. SIMULATED engine. `python -m tests.bench.chaos [studies=100] [seed=1] [jobs=2]`; the table is also written to output/chaos.md."""
 
 import random
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.bench.chaos_clock import CLOCK_EVENTS
@@ -23,6 +25,7 @@ class Undisturbed:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock = threading.Lock()
         self._known: dict[tuple[str, ...], tuple[Result, float]] = {}
 
     def same(self, words: Sequence[str], like: Sequence[str]) -> None:
@@ -32,20 +35,24 @@ class Undisturbed:
     def of(self, words: Sequence[str]) -> tuple[Result, float]:
         """The result, and how many seconds it took. Raises RuntimeError when even that study does not end well."""
         key = tuple(word for word in words if not word.startswith("tracking."))
-        if key not in self._known:
-            study = ChaosStudy(self._folder / f"undisturbed-{len(self._known)}", list(key))
-            try:
-                began = time.monotonic()
-                study.start()
-                code = study.wait()
-                took = time.monotonic() - began
-                left, _ = study.left_after(10.0)
-                if code not in (0, 3) or left:
-                    raise RuntimeError(f"the undisturbed study {key} ended with {code}, left {left}\n{study.output[-2000:]}")
-                self._known[key] = study.result(), took
-            finally:
-                study.end()
-        return self._known[key]
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = self._run(key)
+            return self._known[key]
+
+    def _run(self, key: tuple[str, ...]) -> tuple[Result, float]:
+        study = ChaosStudy(self._folder / f"undisturbed-{len(self._known)}", list(key))
+        try:
+            began = time.monotonic()
+            study.start()
+            code = study.wait()
+            took = time.monotonic() - began
+            left, _ = study.left_after(10.0)
+            if code not in (0, 3) or left:
+                raise RuntimeError(f"the undisturbed study {key} ended with {code}, left {left}\n{study.output[-2000:]}")
+            return study.result(), took
+        finally:
+            study.end()
 
 
 def one(event: Event, number: int, seed: int, folder: Path, undisturbed: Undisturbed) -> Verdict:
@@ -87,14 +94,14 @@ def one(event: Event, number: int, seed: int, folder: Path, undisturbed: Undistu
     return verdict
 
 
-def campaign(events: Sequence[Event], seed: int, folder: Path) -> list[Verdict]:
+def campaign(events: Sequence[Event], seed: int, folder: Path, jobs: int = 1) -> list[Verdict]:
+    """`jobs` studies at a time: most of a study is waiting."""
     undisturbed = Undisturbed(folder)
-    verdicts = []
-    for number, event in enumerate(events):
-        verdict = one(event, number, seed, folder, undisturbed)
-        verdicts.append(verdict)
-        print(verdict.line(), flush=True)
-    return verdicts
+    with ThreadPoolExecutor(jobs) as pool:
+        started = [pool.submit(one, event, number, seed, folder, undisturbed) for number, event in enumerate(events)]
+        for done in as_completed(started):
+            print(done.result().line(), flush=True)
+    return [done.result() for done in started]
 
 
 def chosen(studies: int, seed: int) -> list[Event]:
@@ -134,7 +141,7 @@ def main() -> int:
     if "only" in given:
         events = [event for event in ALL if given["only"] in event.name] * int(given.get("times", "1"))
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
-        verdicts = campaign(events, seed, Path(folder))
+        verdicts = campaign(events, seed, Path(folder), int(given.get("jobs", "2")))
     text = table(verdicts, seed)
     print(text)
     if "only" not in given:
