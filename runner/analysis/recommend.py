@@ -31,6 +31,7 @@ class Facts:
 
 
 ALONE = "Write a grid to compare with, or repeat this study later: the runner compares it with nothing by itself."
+CLOSED = "Vary something else: what this grid varies is not in force here; the reasons stand under what could not be tested."
 
 
 def recommend(facts: Facts) -> Recommendation:
@@ -40,8 +41,11 @@ def recommend(facts: Facts) -> Recommendation:
     confirmed = chosen is not None and facts.confirmation.confirmed
     refuted = chosen is not None and facts.confirmation.done and not confirmed and _enough_pairs(facts)
     alone = baseline.status == "BASELINE" and len(facts.arms) == 1
+    closed = not alone and _all_closed(facts, baseline)
     if alone:
         arm, sentence = None, "No recommendation: this study has one arm, and nothing to compare it with."
+    elif closed:
+        arm, sentence = facts.plan.baseline, _nothing_left(facts)
     elif baseline.status != "BASELINE" or not any(h.baseline_launches for arm in facts.arms for h in arm.hypotheses):
         arm, sentence = None, _without_baseline(baseline)
     elif chosen is not None and not refuted:
@@ -60,7 +64,7 @@ def recommend(facts: Facts) -> Recommendation:
         proved=tuple(_proved(facts)),
         not_proved=tuple(_not_proved(facts, arm, confirmed)),
         not_testable=tuple(_not_testable(facts)),
-        next_experiment=ALONE if alone else _next_experiment(facts, arm, confirmed),
+        next_experiment=ALONE if alone else CLOSED if closed else _next_experiment(facts, arm, confirmed),
     )
 
 
@@ -135,6 +139,18 @@ def _for_baseline(facts: Facts, refuted: str | None) -> str:
 def _without_baseline(baseline: ArmResult) -> str:
     why = f" ({baseline.reason})" if baseline.reason else ""
     return f"No recommendation: the baseline was not measured{why}, so there is nothing to compare with."
+
+
+def _all_closed(facts: Facts, baseline: ArmResult) -> bool:
+    """Screens closed every other arm, so nothing was left to compare and the baseline was not launched to be measured."""
+    others = [arm for arm in facts.arms if arm is not baseline]
+    return baseline.status == "BASELINE" and not baseline.launches and all(arm.status in ("INERT", "REJECTED") for arm in others)
+
+
+def _nothing_left(facts: Facts) -> str:
+    others = [arm.status for arm in facts.arms if arm.name != facts.plan.baseline]
+    words = ", ".join(f"{others.count(word)} {word}" for word in dict.fromkeys(others))
+    return f"Keep the baseline: no other arm was left to measure ({words}), so nothing was compared and the baseline was not measured."
 
 
 def _proved(facts: Facts) -> list[str]:

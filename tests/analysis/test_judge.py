@@ -175,6 +175,16 @@ def test_one_arm_without_a_noise_floor_waits_for_a_fourth_block_and_says_so() ->
     assert four.verdict == "BETTER"
 
 
+def test_a_study_whose_arms_are_all_closed_by_screens_does_not_blame_the_baseline() -> None:
+    lost = Evidence(factor="m", level="on", grade="contradicted", proof="no module")
+    made = plan({"baseline": {"m": "off"}, "a": {"m": "on"}})
+    decision = judge(made, [launch("a", 0, levels={"m": "on"}, evidence=[lost], purpose="screen")], PROTOCOL)
+    assert (arm(decision, "a").status, arm(decision, "baseline").status) == ("INERT", "BASELINE")
+    assert decision.recommendation.arm == "baseline"
+    assert "Keep the baseline: no other arm was left to measure (1 INERT)" in decision.recommendation.sentence
+    assert "serve" not in decision.recommendation.next_experiment
+
+
 def test_inert_takes_conditional_factors_along() -> None:
     levels = {"baseline": {"m": "off"}, "m256": {"m": "on", "bytes": "256KB"}, "m1": {"m": "on", "bytes": "1MB"}}
     lost = Evidence(factor="m", level="on", grade="contradicted", proof="no module")
