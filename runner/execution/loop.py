@@ -26,6 +26,8 @@ from runner.spec.workload import WorkloadSpec
 
 SCREEN_LAYERS = 4
 """A screened arm is started with this many layers and random weights: refusals and most evidence without the long load."""
+SHORTEST_PRIME = 0.2
+"""Least `phase_scale` of an unmeasured launch, unless the study's own is less."""
 
 
 class Listener(Protocol):
@@ -92,7 +94,7 @@ class StudyLoop:
     def run(self, handles: list[NodeHandle]) -> None:
         """Raises KeyboardInterrupt when asked to stop, UserError when the baseline cannot serve, NotFinished when no node is left."""
         self.scheduler.opened = lambda block: self.study.journal.append(
-            "block_opened", block=block.index, arms=block.arms, purpose=block.purpose
+            "block_opened", block=block.index, arms=block.arms, purpose=block.purpose, repairs=block.repairs
         )
         self._baseline_resolved = self._baseline_resolved or self._known_baseline()
         for handle in handles:
@@ -237,6 +239,12 @@ class StudyLoop:
         self.study.journal.append("event", text=text)
         self.listener.note(text)
 
+    def _phases(self, purpose: str) -> tuple[str, ...]:
+        """What a launch drives. On a GPU the smoke launch stands in for priming where there is none: else the first measured launch compiles."""
+        if purpose == "screen" or (purpose == "smoke" and (self.recipe.protocol.prime or not self.recipe.node.capability)):
+            return ()
+        return self.study.plan.phases
+
     def _job(self, slot: Slot, node: _Node) -> LaunchJob:
         plan, recipe = self.study.plan, self.recipe
         arm = plan.arm(slot.arm)
@@ -266,9 +274,9 @@ class StudyLoop:
             order=order,
             purpose=slot.purpose,
             attempt=slot.attempt,
-            phases=() if slot.purpose in ("smoke", "screen") else plan.phases,
+            phases=self._phases(slot.purpose),
             workload=recipe.workload,
-            protocol=recipe.protocol if slot.purpose != "prime" else _short(recipe.protocol),
+            protocol=recipe.protocol if slot.purpose not in ("prime", "smoke") else _short(recipe.protocol),
             factors=dict(recipe.factors),
             baseline_levels=plan.baseline_levels,
             baseline_resolved=None if slot.arm == plan.baseline else self._baseline_resolved,
@@ -280,5 +288,6 @@ class StudyLoop:
 
 
 def _short(protocol: MeasuringProtocol) -> MeasuringProtocol:
-    """A prime launch sees every shape, to fill the compile caches, but measures nothing: a quarter of the time is enough."""
-    return protocol.model_copy(update={"phase_scale": protocol.phase_scale / 4})
+    """An unmeasured launch sees every shape, to fill the compile caches: a quarter of the time is enough. Where that is hardly more than a
+    second a phase, prefill batches of some sizes are never met and compile while they are measured (seen on two H200s), so it has a floor."""
+    return protocol.model_copy(update={"phase_scale": max(protocol.phase_scale / 4, min(protocol.phase_scale, SHORTEST_PRIME))})

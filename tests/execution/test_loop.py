@@ -216,12 +216,27 @@ def test_a_block_is_not_continued_after_a_reboot(tmp_path: Path) -> None:
     assert any("before a reboot" in note for note in listener.notes)
 
 
-def test_unmeasured_launches_come_first_and_carry_no_phase(tmp_path: Path) -> None:
+def test_unmeasured_launches_come_first_and_those_that_only_start_carry_no_phase(tmp_path: Path) -> None:
     node = FakeNode("a")
-    run(tmp_path, [node], unmeasured=[("baseline", "smoke"), ("fast", "screen"), ("slow", "prime")])
+    run(
+        tmp_path,
+        [node],
+        protocol=PROTOCOL.model_copy(update={"prime": True}),
+        unmeasured=[("baseline", "smoke"), ("fast", "screen"), ("slow", "prime")],
+    )
     assert [(job.purpose, job.order.arm) for job in node.jobs[:3]] == [("smoke", "baseline"), ("screen", "fast"), ("prime", "slow")]
     assert node.jobs[0].phases == () and node.jobs[1].phases == () and node.jobs[2].phases == ("decode_c1",)
     assert all(job.purpose == "measure" for job in node.jobs[3:])
+
+
+@pytest.mark.parametrize(("scale", "short"), [(1.0, 0.25), (0.4, 0.2), (0.2, 0.2), (0.02, 0.02)])
+def test_without_priming_the_smoke_launch_sees_every_shape_for_long_enough(scale: float, short: float, tmp_path: Path) -> None:
+    """On two H200s the first measured launch after a smoke launch without load was still cold."""
+    node = FakeNode("a")
+    run(tmp_path, [node], protocol=PROTOCOL.model_copy(update={"phase_scale": scale}), unmeasured=[("baseline", "smoke")])
+    assert node.jobs[0].purpose == "smoke" and node.jobs[0].phases == ("decode_c1",)
+    assert node.jobs[0].protocol.phase_scale == pytest.approx(short)
+    assert node.jobs[1].protocol.phase_scale == scale
 
 
 def test_an_arm_that_was_closed_before_the_driver_died_is_not_launched_again(tmp_path: Path) -> None:
