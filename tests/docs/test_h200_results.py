@@ -68,7 +68,7 @@ def of(arm: str, phase: str, name: str) -> list[float]:
 
 def spread(phase: str, name: str, skip: int = 0) -> float:
     values = [metric(record, phase, name) for record in NOISE[skip:]]
-    return 100 * statistics.stdev(values) / statistics.mean(values)
+    return float(100 * statistics.stdev(values) / statistics.mean(values))
 
 
 def hypothesis(arm: str, phase: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def seconds(arm: str) -> list[float]:
 
 
 def stage(name: str) -> float:
-    return statistics.median(record["stages"].get(name, 0.0) for record in SERVED)
+    return float(statistics.median(record["stages"].get(name, 0.0) for record in SERVED))
 
 
 def quoted() -> list[str]:

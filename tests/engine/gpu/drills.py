@@ -7,6 +7,7 @@ Engine, model, node, workload, protocol and options are those of the baseline of
 and first order.json), so that the drill starts what the study started."""
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -88,7 +89,15 @@ def kill_scheduler(worker: NodeWorker, event: Event, killed: list[int]) -> None:
         return
     schedulers = [pid for pid in worker_tree(worker) if "scheduler" in process.command_line(pid)]
     killed.extend(schedulers[:1])
-    threading.Timer(1.5, lambda: [os.kill(pid, signal.SIGKILL) for pid in killed]).start()
+    timer = threading.Timer(1.5, kill_all, [list(killed)])
+    timer.daemon = True
+    timer.start()
+
+
+def kill_all(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def result(name: str, record: LaunchRecord, wanted: tuple[str, ...], started: float) -> dict[str, Any]:
