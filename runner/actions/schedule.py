@@ -8,9 +8,10 @@ from datetime import datetime
 from pathlib import Path
 
 from runner.actions.notify import told_file
-from runner.actions.units import UNIT, Night, crontab_line, next_runs, ray_job_line, systemd_units
+from runner.actions.units import UNIT, Night, crontab_line, next_runs, night_script, ray_job_line, systemd_units
 from runner.config import Settings, config_folder
 from runner.errors import UserError
+from runner.records.files import write_text
 from runner.records.paths import RootPaths
 
 MARK = f"# {UNIT}"
@@ -30,9 +31,13 @@ def perform(settings: Settings, overrides: list[str]) -> int:
         else:
             print("# install=true writes these files and starts the timer")
     elif form == "cron":
-        print(crontab_line(night))
+        print(f"# {night.script}\n{night_script(night)}\n# crontab\n{crontab_line(night)}")
         if settings.install:
+            Path(night.script).parent.mkdir(parents=True, exist_ok=True)
+            write_text(Path(night.script), night_script(night))
             install_cron(crontab_line(night))
+        else:
+            print("# install=true writes the file and adds the line to the crontab")
     elif form == "ray":
         if settings.execution.ray.address is None:
             raise UserError("schedule.form=ray needs execution.ray.address=HOST:PORT of the cluster's dashboard")

@@ -25,6 +25,11 @@ class Night:
     mail_command: str | None = None
 
     @property
+    def script(self) -> str:
+        """Where the shell line lies for cron."""
+        return str(Path(self.lock).with_name("nightly.sh"))
+
+    @property
     def clock(self) -> tuple[int, int]:
         """Hour and minute. Raises UserError unless `at` is HH:MM."""
         match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", self.at)
@@ -87,10 +92,15 @@ def shell_command(night: Night) -> str:
     )
 
 
+def night_script(night: Night) -> str:
+    """The shell line as a file: cron refuses commands of more than about 1,000 characters."""
+    return f"#!/bin/sh\n{shell_command(night)}\n"
+
+
 def crontab_line(night: Night) -> str:
-    """One crontab line; `%` is escaped, since cron reads it as a line end."""
+    """One crontab line that runs the script; `%` is escaped, since cron reads it as a line end."""
     hour, minute = night.clock
-    return f"{minute} {hour} * * * " + shell_command(night).replace("%", r"\%")
+    return f"{minute} {hour} * * * /bin/sh {shlex.quote(night.script)}".replace("%", r"\%")
 
 
 def ray_job_line(night: Night, address: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.actions.schedule import config_directory
-from runner.actions.units import Night, crontab_line, next_runs, ray_job_line, shell_command, systemd_units
+from runner.actions.units import Night, crontab_line, next_runs, night_script, ray_job_line, shell_command, systemd_units
 from runner.errors import UserError
 
 
@@ -76,8 +76,16 @@ def test_the_failure_unit_keeps_quiet_when_the_night_told(tmp_path: Path) -> Non
 
 
 def test_cron_escapes_percent_and_keeps_the_time(tmp_path: Path) -> None:
-    line = crontab_line(night(tmp_path, "echo", "100%"))
-    assert line.startswith("30 2 * * * cd ") and r"100\%" in line and "\n" not in line
+    line = crontab_line(night(tmp_path / "100%", "echo"))
+    assert line.startswith("30 2 * * * /bin/sh ") and r"100\%" in line and "\n" not in line
+
+
+def test_the_line_of_cron_stays_short_however_long_the_night(tmp_path: Path) -> None:
+    made = night(tmp_path, "echo", *["a long override"] * 200)
+    assert len(crontab_line(made)) < 500, "cron refuses commands of more than 998 characters"
+    Path(made.script).write_text(night_script(made))
+    assert subprocess.run(["/bin/sh", made.script], check=False).returncode == 0
+    assert len((tmp_path / "night.log").read_text()) == 200 * len("a long override ")
 
 
 @pytest.mark.parametrize("at", ["25:00", "2", "02:60", "noon", "02:00:00", ""])
