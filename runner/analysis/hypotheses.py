@@ -67,9 +67,10 @@ def is_higher_better(metric: str) -> bool:
     return bool(known.higher_is_better) if known is not None and known.higher_is_better is not None else metric.endswith("_s")
 
 
-def look_counts(protocol: Protocol, looks: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Block counts at which a study is looked at: after each block from the minimum on, unless `looks` says otherwise."""
-    return tuple(looks) if looks else tuple(range(protocol.min_blocks, max(protocol.max_blocks, protocol.min_blocks) + 1))
+def look_counts(protocol: Protocol, looks: Sequence[int] | None = None, blocks: int = 0) -> tuple[int, ...]:
+    """Block counts at which a study is looked at: after each block from the minimum on, unless `looks` says otherwise. A study of more
+    than the largest number of blocks (some made up for lost ones, which has nothing to do with what was measured) has looks at all."""
+    return tuple(looks) if looks else tuple(range(protocol.min_blocks, max(protocol.max_blocks, protocol.min_blocks, blocks) + 1))
 
 
 def groups(
@@ -88,7 +89,7 @@ def groups(
     columns = (plan.baseline, *(name for name in named if name != plan.baseline and name in with_data))
     blocks = block_numbers(measured)
     keys = list(dict.fromkeys((item.phase, item.metric) for item in plan.hypotheses))
-    counts = look_counts(protocol, looks)
+    counts = look_counts(protocol, looks, len(blocks))
     found = []
     for phase, metric in keys:
         arms = tuple(item.arm for item in plan.hypotheses if (item.phase, item.metric) == (phase, metric))

@@ -117,7 +117,8 @@ def _arm(context: _Context, arm: Arm) -> ArmResult:
         start_success_low=low,
         start_success_high=high,
         evidence=evidence,
-        hypotheses=results,
+        # What the engine refused was never a question for the numbers.
+        hypotheses=results if status != "REJECTED" else (),
         descriptive=context.descriptive.get(arm.name, ()) if judged else (),
         values=phase_values(own),
         same_as=context.inert.get(arm.name),

@@ -30,41 +30,41 @@ class NextBlock:
 
 
 def next_block(
-    plan: Plan, launches: Sequence[LaunchRecord], protocol: Protocol, noise: NoiseFloor | None, spent_gpu_minutes: float
+    plan: Plan, launches: Sequence[LaunchRecord], protocol: Protocol, noise: NoiseFloor | None, spent_gpu_minutes: float, repairs: int = 0
 ) -> NextBlock:
-    """Called after whole blocks (one look each). Pure: the same records give the same answer."""
+    """Called after whole blocks (one look each). Pure: the same records give the same answer. `repairs`: blocks among the launches
+    that make up for a lost one; so many blocks more are needed and allowed. The looks are those of the final verdict: an arm that
+    misses launches for the loss has no interval yet at the first of them."""
     launches = [launch for launch in launches if launch.outcome != "interrupted"]
     closed = _out(plan, launches, protocol)
     if (why := given_up(launches, plan.baseline, protocol)) is not None and not starts(launches, plan.baseline).served:
         return NextBlock((), True, f"the baseline cannot serve ({why})", closed)
     blocks = block_numbers(launches)
+    least = protocol.min_blocks + repairs
+    most = max(protocol.max_blocks, protocol.min_blocks) + repairs
     arms = [arm.name for arm in plan.arms if arm.name != plan.baseline]
     tested = {item.arm for item in plan.hypotheses}
     states = groups(plan, launches, protocol, noise, left_out=frozenset(inert_arms(plan, launches)))
     decided: dict[str, str] = {}
-    if len(blocks) >= protocol.min_blocks:
+    if len(blocks) >= least:
         for arm in arms:
             if arm in closed or arm not in tested:
                 continue
             if (done := _settled(states, arm)) is not None:
                 decided[arm] = done
-    open_arms = [arm for arm in arms if arm not in closed and arm not in decided and (arm in tested or len(blocks) < protocol.min_blocks)]
+    open_arms = [arm for arm in arms if arm not in closed and arm not in decided and (arm in tested or len(blocks) < least)]
     best = {name for name, _ in candidates(states, plan, launches)}
     closed |= {arm: why for arm, why in decided.items() if arm not in best}
-    waiting = bool(open_arms) and (bool(tested & set(open_arms)) or len(blocks) < protocol.min_blocks)
-    if not arms and len(blocks) < protocol.min_blocks:
+    waiting = bool(open_arms) and (bool(tested & set(open_arms)) or len(blocks) < least)
+    if not arms and len(blocks) < least:
         waiting = True
-    if waiting and len(blocks) < max(protocol.max_blocks, protocol.min_blocks):
+    if waiting and len(blocks) < most:
         chosen = _affordable(plan, launches, protocol, spent_gpu_minutes, open_arms, _chances(states, open_arms))
         if chosen or not arms:
             return NextBlock(_in_order(plan, len(blocks), chosen), False, f"{len(open_arms)} arms are open", closed, False, decided)
         reason = f"the budget of {protocol.gpu_minutes:g} GPU minutes is used up; {len(open_arms)} arms stay open"
         return NextBlock((), True, reason, closed, False, decided)
-    reason = (
-        "every arm is decided, hopeless or out"
-        if not waiting
-        else f"{protocol.max_blocks} blocks are done; {len(open_arms)} arms stay open"
-    )
+    reason = "every arm is decided, hopeless or out" if not waiting else f"{len(blocks)} blocks are done; {len(open_arms)} arms stay open"
     return _confirmation(plan, launches, protocol, spent_gpu_minutes, states, closed, decided, reason)
 
 

@@ -46,7 +46,7 @@ def recommend(facts: Facts) -> Recommendation:
         arm, sentence = None, "No recommendation: this study has one arm, and nothing to compare it with."
     elif closed:
         arm, sentence = facts.plan.baseline, _nothing_left(facts)
-    elif baseline.status != "BASELINE" or not any(h.baseline_launches for arm in facts.arms for h in arm.hypotheses):
+    elif baseline.status != "BASELINE" or not any(state.table.mask[:, 0].any() for state in facts.states):
         arm, sentence = None, _without_baseline(baseline)
     elif chosen is not None and not refuted:
         arm, sentence = chosen, _for_arm(facts, chosen, confirmed)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.analysis.inert import inert_arms
 from runner.analysis.next_block import NextBlock, next_block
 from runner.analysis.noise import NoiseFloor
 from runner.records.lean import lean
@@ -39,6 +40,7 @@ class Block:
     asked_for: bool = False  # by somebody else than the looks: arms that are decided are launched all the same
     done: set[str] = field(default_factory=set)
     attempts: dict[str, int] = field(default_factory=dict)
+    repairs: int | None = None  # the abandoned block that this one makes up for
     boot: str | None = None  # of the machine that began it, in an earlier driver's life
 
 
@@ -80,7 +82,11 @@ class Scheduler:
         opened with. Interrupted launches are made again under the same name."""
         for entry in entries:
             if entry.get("kind") == "block_opened":
-                self.blocks[entry["block"]] = Block(entry["block"], list(entry["arms"]), purpose=entry["purpose"])
+                lost = entry.get("repairs")
+                self.blocks[entry["block"]] = Block(entry["block"], list(entry["arms"]), purpose=entry["purpose"], repairs=lost)
+                if lost is not None:
+                    self._abandoned.add(lost)
+                    self._repaid.add(lost)
         for record in records:
             if record.outcome == "interrupted":
                 continue
@@ -91,6 +97,7 @@ class Scheduler:
                 if record.arm not in block.arms:
                     block.arms.append(record.arm)
             self._account(slot, record)
+        self._repairs = sum(bool(self.blocks[number].done) for number in self._repaid)
 
     def take(self, node: str) -> Slot | None:
         """The next launch for this node, or None when there is nothing for it now."""
@@ -98,6 +105,9 @@ class Scheduler:
             if self._running and any(slot.purpose == "smoke" for slot in self._running.values()):
                 return None
             arm, purpose = self._unmeasured.pop(0)
+            if purpose == "prime":  # what a screen has shown to be another arm in disguise needs no caches
+                for name, other in inert_arms(self.plan, self.launches).items():
+                    self.closed.setdefault(name, f"inert: same as {other}")
             if arm in self.closed:
                 return self.take(node)
             return self._start(Slot(0, 0, arm, self._tries.get((arm, purpose), 0) + 1, purpose), node)
@@ -138,8 +148,9 @@ class Scheduler:
         self.blocks[number] = Block(number, [*planned, *(arm for arm in arms if arm not in planned)], asked_for=True)
         return number
 
-    def _owed(self) -> list[str]:
-        """Arms that an abandoned block still owes and that no later block was opened for, with the baseline to compare them with."""
+    def _owed(self) -> tuple[list[str], int | None]:
+        """(arms that an abandoned block still owes and that no later block was opened for, with the baseline to compare them with; that
+        block). A block of which something is left and the one that makes up for it count as one."""
         for number in sorted(self._abandoned - self._repaid):
             block = self.blocks[number]
             self._repaid.add(number)
@@ -150,22 +161,17 @@ class Scheduler:
             if self.plan.baseline in owed:
                 owed = wanted  # what was measured there has nothing beside it
             if owed:
-                self._repairs += 1
-                return [self.plan.baseline, *(arm for arm in owed if arm != self.plan.baseline)]
-        return []
-
-    def _protocol_now(self) -> Protocol:
-        """A lost block and the one that makes up for it count as one."""
-        more = {"min_blocks": self.protocol.min_blocks + self._repairs, "max_blocks": self.protocol.max_blocks + self._repairs}
-        return self.protocol.model_copy(update=more) if self._repairs else self.protocol
+                self._repairs += bool(block.done)
+                return [self.plan.baseline, *(arm for arm in owed if arm != self.plan.baseline)], number
+        return [], None
 
     def _open_block(self, node: str) -> Slot | None:
         if self.finished:
             return None
-        owed = self._owed()
+        owed, lost = self._owed()
         if owed:
-            return self._open(owed, node, "noise" if self._is_noise() else "measure")
-        step: NextBlock = next_block(self.plan, self.launches, self._protocol_now(), self.noise, self.spent_gpu_minutes)
+            return self._open(owed, node, "noise" if self._is_noise() else "measure", lost)
+        step: NextBlock = next_block(self.plan, self.launches, self.protocol, self.noise, self.spent_gpu_minutes, self._repairs)
         self.closed.update({arm: reason for arm, reason in step.closed.items() if arm not in self.closed})
         in_flight = [block for block in self.blocks.values() if self._next_in(block) is not None or self._is_running(block)]
         if step.finished or not step.arms:
@@ -177,11 +183,11 @@ class Scheduler:
             return None  # a look comes after whole blocks; beyond the minimum one block is judged before the next is opened
         return self._open(step.arms, node, "confirm" if step.confirm else "noise" if self._is_noise() else "measure")
 
-    def _open(self, wanted: Sequence[str], node: str, purpose: Purpose) -> Slot | None:
+    def _open(self, wanted: Sequence[str], node: str, purpose: Purpose, repairs: int | None = None) -> Slot | None:
         index = max(self.blocks, default=-1) + 1
         planned = self._order(index)
         arms = [arm for arm in planned if arm in wanted] or list(wanted)
-        self.blocks[index] = Block(index, arms, node, purpose)
+        self.blocks[index] = Block(index, arms, node, purpose, repairs=repairs)
         slot = self._next_in(self.blocks[index])
         if slot is None:
             return None

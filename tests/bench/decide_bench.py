@@ -117,6 +117,25 @@ def budgets(studies: int) -> str:
     return "\n".join(lines)
 
 
+def losses(studies: int) -> str:
+    """The node is lost in the first, second or fifth block: baseline and every second arm are missing there, one block more is made."""
+    lines = [
+        "| arms | lost block | false difference | bound | false SAME at the margin | bound | intervals cover | at the margin |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for arms in ARMS:
+        for lost in (0, 1, 4):
+            seed = seed_of("lost", arms, lost)
+            null = simulate(Cell(arms, 0.01, lost=lost), studies, seed)
+            edge = simulate(Cell(arms, 0.004, effects=(float(np.log(1.01)),), lost=lost), studies, seed + 1)
+            false, same = int(null.any_difference.sum()), int(edge.any_false_same.sum())
+            lines.append(
+                f"| {arms} | {lost + 1} | {100 * false / studies:.2f} % | {100 * upper_bound(false, studies):.2f} % | {100 * same / studies:.2f} % | "
+                f"{100 * upper_bound(same, studies):.2f} % | {100 * null.covered.mean():.1f} % | {100 * edge.covered.mean():.1f} % |"
+            )
+    return "\n".join(lines)
+
+
 def report(studies: int) -> str:
     """The whole report as Markdown."""
     parts = [
@@ -135,6 +154,8 @@ def report(studies: int) -> str:
         other_day(studies),
         "## A budget that truncates",
         budgets(studies),
+        "## A lost block that is made up for",
+        losses(studies),
         "## Cost",
         decide_cost.table(studies),
     ]

@@ -26,7 +26,8 @@ FIRST_SLOWER = 0.05
 
 @dataclass(frozen=True)
 class Cell:
-    """`noise` and `effects` (one an arm, or one for all) are logs. `margin` percent. `budget`: launches that the study may make."""
+    """`noise` and `effects` (one an arm, or one for all) are logs. `margin` percent. `budget`: launches that the study may make.
+    `lost`: this block loses its baseline launch and every second arm's; one block more makes up for it."""
 
     arms: int
     noise: float
@@ -40,6 +41,7 @@ class Cell:
     stop_early: bool = True
     floor_scale: float = 1.0
     budget: int | None = None
+    lost: int | None = None
 
     @property
     def truth(self) -> Array:
@@ -126,7 +128,8 @@ def simulate(cell: Cell, studies: int, seed: int = 1) -> Outcome:
     columns = cell.arms + 1
     direction = rng.choice([-1.0, 1.0], studies)
     prior, floor_gap = floor_of(rng, cell, studies, direction)
-    planned = orders(cell, studies, seed)
+    most = cell.max_blocks + (cell.lost is not None)
+    planned = orders(replace(cell, max_blocks=most), studies, seed)
     first = (0, np.argmin(planned[:, 0], axis=1))
     margin = cell.margin / 100
     rules = Rules(
@@ -139,7 +142,7 @@ def simulate(cell: Cell, studies: int, seed: int = 1) -> Outcome:
         prior=prior,
     )
     levels = rules.levels()
-    shape = (studies, cell.max_blocks, columns)
+    shape = (studies, most, columns)
     values, mask, slots = np.full(shape, np.nan), np.zeros(shape, dtype=bool), np.zeros(shape)
     truth = np.concatenate([[0.0], cell.truth])
     is_open = np.ones((studies, cell.arms), dtype=bool)
@@ -149,7 +152,7 @@ def simulate(cell: Cell, studies: int, seed: int = 1) -> Outcome:
     result: Result | None = None
     gap = floor_gap
     chance = np.ones((studies, cell.arms))
-    for block in range(cell.max_blocks):
+    for block in range(most):
         chosen = is_open if cell.budget is None else affordable(is_open, chance, cell.budget - done)
         running = np.concatenate([chosen.any(axis=1, keepdims=True), chosen], axis=1)
         if not running.any():
@@ -160,14 +163,23 @@ def simulate(cell: Cell, studies: int, seed: int = 1) -> Outcome:
             drawn = drawn + direction[:, None] * DRIFT_PER_SLOT * (done[:, None] + rank)
         if cell.shape == "first" and block == 0:
             drawn[np.arange(studies), first[1]] += FIRST_SLOWER
-        values[:, block], mask[:, block], slots[:, block] = np.where(running, drawn, np.nan), running, rank
         done += running.sum(axis=1)
+        if block == cell.lost:
+            running[:, ::2] = False
+        values[:, block], mask[:, block], slots[:, block] = np.where(running, drawn, np.nan), running, rank
         count = block + 1
         if count < cell.min_blocks:
             continue
         seen = (values[:, :count], mask[:, :count], slots[:, :count])
         gap = np.maximum(floor_gap, study_gaps(seen[0], seen[1]))
         now = replace(rules, gap=gap[:, None])
+        if count > cell.max_blocks:  # as hypotheses.look_counts: all looks are judged anew with one more among them
+            now = replace(now, looks=(*now.looks, count), most=count)
+            levels = now.levels()
+            looks = [
+                look(values[:, :n], mask[:, :n], slots[:, :n], levels[n - cell.min_blocks], now, first)
+                for n in range(cell.min_blocks, count)
+            ]
         looks.append(look(*seen, levels[count - cell.min_blocks], now, first))
         result = combine(looks, now)
         fresh = (result.verdict != UNRESOLVED) & (decided_at == 0)
