@@ -153,8 +153,9 @@ def explain(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "configuration"
-        given = "" if isinstance(item["input"], (dict, list)) else f" (given: {item['input']!r})"
-        message = item["msg"]
+        text = repr(item["input"])
+        given = "" if isinstance(item["input"], (dict, list)) else f" (given: {text if len(text) <= 100 else text[:97] + '...'})"
+        message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             known = _known_keys(item["loc"][:-1])
             message = "unknown key" + (f"; choices: {choices(known)}" if known else "")

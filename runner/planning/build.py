@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from runner.config import Settings
+from runner.config import Settings, config_folder
+from runner.engines.overlay.patches import load_patch_set, patch_folders
 from runner.errors import UserError, choices
 from runner.planning.arms import BASELINE, Merged, Resolve, merge
 from runner.planning.candidates import Reads, RuleBook
@@ -59,6 +60,7 @@ def build_plan(
     merged = merge(grid.cells, grid.baseline, book, resolve)
     merged, left_out = leave_out(merged, _hypotheses(settings.protocol, merged.arms, phases), settings, communication)
     arms, notes = _arms(settings, merged, engine_kind, noise)
+    _patches_are_there(arms)
     _attached_serves_one(engine_kind, arms)
     _required_are_arms(settings.protocol, arms)
     hypotheses = _hypotheses(settings.protocol, arms, phases)
@@ -103,6 +105,13 @@ def _model_is_served(settings: Settings, engine_version: str) -> None:
             f"model {model.name} has no command for engine {engine_version}; it has some for: {', '.join(model.commands)}; "
             "choose another engine.version or add one under commands: in its file"
         )
+
+
+def _patches_are_there(arms: Sequence[Arm]) -> None:
+    """A patch set that is missing or unreadable is said now, not hours later at the first launch of its arm. Raises UserError."""
+    folders = patch_folders(config_folder().parent)
+    for name in dict.fromkeys(patch for arm in arms for patch in arm.patches):
+        load_patch_set(name, folders)
 
 
 def _arms(settings: Settings, merged: Merged, engine_kind: str, noise: Mapping[str, Any] | None) -> tuple[tuple[Arm, ...], tuple[str, ...]]:

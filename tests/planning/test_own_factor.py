@@ -44,7 +44,8 @@ def test_one_file_is_enough(compose: Compose, tmp_path: Path) -> None:
         (("gpus >= 1", "gpu >= 1"), r"there is no 'gpu'; choices: .*gpus"),
         ((">=0.5.12", "0.5.12"), "is not a set of versions"),
         (('"1": {}', "1: {}"), 'quote it: "1"'),
-        (("options: {stream-interval: 8}", "option: {stream-interval: 8}"), "option: unknown key"),
+        (("options: {stream-interval: 8}", "patches: [nope]"), r"there is no patch set 'nope'; choices: .*sm120_fusion"),
+        (("options: {stream-interval: 8}", "option: {stream-interval: 8}"), "option: unknown key; choices: .*options"),
         (("{node:", "{engine: '>=0.5', node:"), "exactly one of node, engine"),
     ],
 )
