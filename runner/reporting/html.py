@@ -14,6 +14,7 @@ from runner.reporting.budget import budget_section
 from runner.reporting.plots import Plot
 from runner.reporting.privacy import MEANINGS, Placeholders
 from runner.reporting.samples import request_samples
+from runner.reporting.time_table import time_section
 
 MOST_DISTRIBUTION_PHASES = 8
 MOST_TIME_PLOTS = 12
@@ -94,6 +95,7 @@ def render(study: StudyPaths, decision: Decision, plan: Plan, launches: Sequence
         noise=sections.noise_rows(decision),
         telemetry=sections.telemetry_rows(decision, launches),
         budget=budget_section(study, decision, launches),
+        time=time_section(study, decision, launches),
         provenance=sections.provenance(plan, decision, launches, study),
         commands=sections.commands(decision, plan, launches, study),
         launches=launches,

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from runner.loadgen.profile import profile_of
+from runner.records.files import write_json
 from runner.records.paths import RootPaths
 from runner.records.schema import Evidence
 from runner.reporting.budget import budget_section
@@ -15,6 +17,7 @@ from runner.reporting.plots import pareto
 from runner.reporting.privacy import Placeholders
 from runner.reporting.samples import read_samples, request_samples
 from runner.reporting.sections import prompts_sent, provenance, telemetry_rows
+from runner.reporting.time_table import time_section
 from tests.reporting.synthetic import make, write
 
 
@@ -168,3 +171,32 @@ def test_the_report_says_what_was_sent_and_what_the_links_carried(tmp_path: Path
     rows = {row["arm"]: row for row in telemetry_rows(study.decision, launches)}
     assert "NVLink 12.30" in rows[first.arm]["links"]
     assert dict(provenance(study.plan, study.decision, launches, write(tmp_path, study)).rows)["prompts"] == said
+
+
+def test_a_profile_answers_whether_it_is_communication(tmp_path: Path) -> None:
+    synthetic = make()
+    study = write(tmp_path, synthetic)
+    assert time_section(study, synthetic.decision, synthetic.launches) is None
+    first, second = synthetic.launches[0], next(record for record in synthetic.launches if record.arm != synthetic.launches[0].arm)
+    names = ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "nvjet_tst_64x8", "unheard_of")
+    durations = ((600, 300, 100), (100, 300, 600))
+    launches = []
+    for record, times in zip((first, second), durations, strict=True):
+        events = [
+            {"ph": "X", "cat": "kernel", "name": n, "ts": at * 1000, "dur": t} for at, (n, t) in enumerate(zip(names, times, strict=True))
+        ]
+        place = f"{record.launch}.profile.json"
+        write_json(study.folder / place, profile_of(events, 2).model_dump(mode="json"))
+        launches.append(record.model_copy(update={"artifacts": {**record.artifacts, "profile": place}}))
+    section = time_section(study, synthetic.decision, launches)
+    assert section is not None
+    rows = {row["arm"]: row for row in section.rows}
+    assert rows[first.arm]["communication"] == "0.300 (60%)"
+    assert rows[second.arm]["unnamed"] == "0.300 (60%)"
+    assert f"{first.arm}: of the time in which something ran, 60% went to communication, 30% to matrix products" in section.findings[0]
+    assert any(text.startswith(f"{second.arm}: 60% of the time is in kernels that no rule names") for text in section.findings)
+    assert section.kernels[0]["kind"] == "communication"
+    (study.folder / f"{second.launch}.profile.json").write_text("{")
+    left = time_section(study, synthetic.decision, launches)
+    assert left is not None
+    assert [row["arm"] for row in left.rows] == [first.arm]
