@@ -121,12 +121,12 @@ class RayExecutor:
         wanted = min(len(able) // machines, nodes or (len(able) if self._gpus else 1))
         shared_host = len({node["NodeManagerAddress"] for node in able}) < len(able)
         opened: list[NodeHandle] = []
-        errors: list[RunnerError] = []
+        errors: list[Exception] = []
 
         def open_one() -> None:
             try:
                 opened.append(self._open_one(order, shared_host))
-            except RunnerError as refused:
+            except Exception as refused:  # noqa: BLE001  handed to the thread that waits, whatever it is
                 errors.append(refused)
 
         threads = [threading.Thread(target=open_one, name="open-node", daemon=True) for _ in range(wanted)]
