@@ -103,7 +103,10 @@ class RayExecutor:
     def _cluster(self) -> Any:
         self._ready.wait()
         if self._error is not None:
-            raise UserError(f"Ray did not start: {first_line(self._error)}; `execution.executor=inline` works without it") from self._error
+            why = f"Ray did not start: {first_line(self._error)}"
+            if isinstance(self._error, (ImportError, ValueError, PermissionError)):
+                raise UserError(f"{why}; `execution.executor=inline` works without it") from self._error
+            raise NotFinished(f"{why}; start the same command again (execution.executor=inline works without Ray)") from self._error
         import ray
 
         return ray
@@ -112,7 +115,7 @@ class RayExecutor:
         """All nodes are opened at once: an actor needs a second or two to come up. Nodes of another kind are given back."""
         ray = self._cluster()
         machines, share = self._machines, self._gpus // self._machines
-        alive = [node for node in ray.nodes() if node["Alive"]]
+        alive = self._alive(ray)
         able = [node for node in alive if node["Resources"].get("GPU", 0) >= share]
         if len(able) < machines:
             have = sorted({int(node["Resources"].get("GPU", 0)) for node in alive})
@@ -144,6 +147,17 @@ class RayExecutor:
             print(f"one node less: {error}", file=sys.stderr)
         return list(self._nodes)
 
+    @staticmethod
+    def _alive(ray: Any) -> list[dict[str, Any]]:
+        """The machines that live. Raises NotFinished when the whole cluster is gone: that is nobody's mistake."""
+        try:
+            alive = [node for node in ray.nodes() if node["Alive"]]
+        except Exception as error:  # noqa: BLE001  Ray has many words for it
+            raise NotFinished(f"Ray is gone: {first_line(error)}; start the same command again") from error
+        if not alive:
+            raise NotFinished("no machine of this Ray cluster lives any more; start the same command again")
+        return alive
+
     def _open_one(self, order: NodeOrder, shared_host: bool, patience_s: float = 10.0) -> NodeHandle:
         ray = self._cluster()
         from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
@@ -155,6 +169,7 @@ class RayExecutor:
         strategy = "STRICT_PACK" if self._machines == 1 else "STRICT_SPREAD"
         group = placement_group([dict(bundle) for _ in range(self._machines)], strategy=strategy)
         if not group.wait(timeout_seconds=max(patience_s, order.busy_wait_s)):
+            self._alive(ray)
             remove_placement_group(group)
             raise NodeBusy(f"all machines with {share} free GPUs are taken by other work of this Ray cluster")
         places = placement_group_table(group)["bundles_to_node_id"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import UserError
+from runner.errors import NotFinished, UserError
 from runner.execution.executor import NodeLost
 from runner.execution.ray_executor import RayExecutor
 from runner.spec.study import RaySpec
@@ -96,3 +96,28 @@ def _holder(folder: Path) -> int:
 
     (lock,) = (folder / "lock").rglob("node.lock")
     return int(json.loads(lock.read_text())["pid"])
+
+
+def test_a_ray_that_is_gone_before_it_is_up_is_not_finished_and_not_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(self: RayExecutor) -> None:
+        raise RuntimeError("The current node timed out during startup")
+
+    monkeypatch.setattr(RayExecutor, "_init", dies)
+    executor = RayExecutor(RaySpec(), gpus=1, pretend_gpus=True)
+    with pytest.raises(NotFinished, match="timed out during startup; start the same command again"):
+        executor.open(node_order(tmp_path / "lock"), None)
+    executor.close()
+
+
+def test_a_cluster_without_a_living_machine_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ray:
+        @staticmethod
+        def nodes() -> list[dict[str, object]]:
+            return [{"Alive": False, "Resources": {}}]
+
+    monkeypatch.setattr(RayExecutor, "_init", lambda self: None)
+    monkeypatch.setattr(RayExecutor, "_cluster", lambda self: Ray)
+    executor = RayExecutor(RaySpec(), gpus=1, pretend_gpus=True)
+    with pytest.raises(NotFinished, match="no machine of this Ray cluster lives"):
+        executor.open(node_order(tmp_path / "lock"), None)
+    executor.close()
