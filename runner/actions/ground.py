@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.config import Settings
 from runner.engines.base import Engine
+from runner.engines.modelfolder import resolve_path
 from runner.engines.registry import choose_engine
 from runner.engines.resolve import Resolution, ResolveRequest
 from runner.engines.tiny_models import made_model
@@ -95,8 +96,10 @@ def find_ground(settings: Settings, need_engine: bool) -> Ground:
 
 def with_model(settings: Settings, root: RootPaths, identity: EngineIdentity) -> Settings:
     """The settings with the model's folder: a tiny synthetic model is made on demand, every other path is the user's to give.
-    Raises UserError when a real engine would be launched without a model."""
+    Raises UserError when a real engine would be launched without a model, and when the folder that was given is not there."""
     model = settings.model
+    if identity.kind == "simulated" and model.path is not None:
+        resolve_path(model.path)  # nothing of it is read, but a mistyped folder is not passed over
     if identity.kind in ("simulated", "attached") or model.path is not None:
         return settings
     if model.synthetic is None or identity.python is None or identity.kind == "container":
@@ -114,12 +117,14 @@ def resolver(ground: Ground) -> Callable[[list[ResolveRequest]], list[Resolution
         return lambda requests: resolve_simulated(settings.engine, settings.node, requests, settings.model)
     if ground.identity is None or ground.identity.python is None:
         return None
+    from runner.engines.gpus import visible_count
     from runner.engines.resolve import resolve_all
 
     python = ground.identity.python
+    blind = settings.node.gpus > 0 and (ground.kind == "container" or visible_count() == 0)  # images are asked without their GPUs
     return lambda requests: resolve_all(
         python,
-        requests,
+        [request.as_on_cuda() for request in requests] if blind else requests,
         env=settings.node.env | settings.engine.env,
         python_path=settings.engine.extra_python_path,
         capability=settings.node.capability or None,

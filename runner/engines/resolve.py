@@ -36,6 +36,12 @@ class ResolveRequest(Strict):
     env: dict[str, str] = Field(default_factory=dict)
 
 
+    def as_on_cuda(self) -> "ResolveRequest":
+        """The same arm for an interpreter that sees no GPU: the device is named, or the engine stops at looking for one."""
+        named = any(word == "--device" or word.startswith("--device=") for word in self.argv)
+        return self if named else self.model_copy(update={"argv": (*self.argv, "--device", "cuda")})
+
+
 class Resolution(Strict):
     """What the engine made of one arm. `resolved` leaves out what differs between two equal requests (`unstable`: random seeds,
     free ports), so that equal configurations compare equal."""

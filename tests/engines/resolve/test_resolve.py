@@ -224,3 +224,10 @@ def test_nothing_asked_nothing_started_and_keys_must_differ() -> None:
     assert resolve_all("/no/python", []) == []
     with pytest.raises(ValueError, match="distinct"):
         resolve_all(sys.executable, [request("a"), request("a")])
+
+
+def test_where_no_gpu_is_seen_the_device_is_named_unless_the_arm_names_one() -> None:
+    request = ResolveRequest(key="a", argv=("--tp-size", "8"))
+    assert request.as_on_cuda().argv == ("--tp-size", "8", "--device", "cuda")
+    for named in (("--device", "cpu"), ("--device=cpu",)):
+        assert ResolveRequest(key="a", argv=named).as_on_cuda().argv == named
