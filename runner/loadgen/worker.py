@@ -8,9 +8,11 @@
 across phases, and imports nothing heavy: no pydantic, no numpy."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Callable
@@ -201,7 +203,16 @@ async def serve(reader: asyncio.StreamReader, write: Callable[[bytes], None], nu
         write(json.dumps(answer).encode() + b"\n")
 
 
+def raise_file_limit() -> None:
+    """As many open files as this process may have: the usual soft limit of 1024 is fewer than its streams."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 async def _main(arguments: list[str]) -> None:
+    raise_file_limit()
     options = dict(zip(arguments[::2], arguments[1::2], strict=False))
     number = int(options.get("--number", "0"))
     if "--connect" in options:

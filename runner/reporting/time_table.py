@@ -65,7 +65,7 @@ def findings(reference: str, found: dict[str, Profile]) -> list[str]:
     said = [
         f"{reference}: of the time in which something ran, {profile.share('all_reduce'):.0%} went to communication,"
         f" {products:.0%} to matrix products and experts, {profile.share('attention'):.0%} to attention"
-        f" ({profile.passes} forward passes on the {profile.device})."
+        f" ({profile.passes} forward passes on the {profile.device.upper()})."
     ]
     said += [
         f"{arm}: {one.unnamed_share:.0%} of the time is in kernels that no rule names; see the list of kernels in its profile."

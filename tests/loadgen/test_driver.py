@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -235,6 +236,21 @@ def test_a_server_that_does_not_settle_is_cold(driver: ProcessDriver, tmp_path: 
     with FakeServer(slower_and_slower) as server:
         cold = driver.run(order(server, tmp_path, concurrency=1, seconds=0.1, warmup_seconds=1.0))
     assert cold.steadiness == "cold"
+
+
+def test_a_worker_may_open_as_many_files_as_the_system_lets_it() -> None:
+    """Started under the usual soft limit, it must still hold a thousand streams."""
+    code = "import resource, runner.loadgen.worker as w; w.raise_file_limit(); print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=worker_environment(os.environ),
+        timeout=60,
+    )
+    assert done.stdout.split() == [str(hard), str(hard)]
 
 
 def test_many_streams_are_split_over_workers(driver: ProcessDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
