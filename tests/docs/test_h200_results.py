@@ -106,6 +106,7 @@ def quoted() -> list[str]:
         f"{DECISION['gpu_minutes']:.0f} GPU minutes",
         f"TPOT p50 at 16 streams {-c16['effect_pct']:.2f} % worse (interval {-c16['high_pct']:.2f} to {-c16['low_pct']:.2f})",
         f"at 64 streams {-c64['effect_pct']:.2f} % worse ({-c64['high_pct']:.2f} to {-c64['low_pct']:.2f})",
+        f"At 64 streams the interval ({-c64['high_pct']:.2f} to {-c64['low_pct']:.2f} %)",
         f"one stream {c1['verdict']} ({c1['low_pct']:.2f} to {c1['high_pct']:+.2f})",
         f"at 16 streams {fused['effect_pct']:.2f} % ({fused['low_pct']:.2f} to {fused['high_pct']:+.2f})",
         f"SGLang's own `ValueError`, {refused[0]:.0f} s after the start",

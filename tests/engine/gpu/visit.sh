@@ -17,7 +17,8 @@ version=${ENGINE_VERSION:-0.5.15.post1} home=${HOME_FOR_VISIT:-/tmp/visit} dry=$
 packs=${PACKS:-} site="$home/site-$version"
 mkdir -p "$home" "$OUT"
 unpack() { [ -d "$home/$2" ] || tar xJf "$packs/$1.tar.xz" -C "$home" --no-same-owner || exit 1; }
-if [ -z "$dry" ]; then unpack "engine-$version" "site-$version"; unpack runner runner-site; fi
+[ -n "$dry" ] || unpack "engine-$version" "site-$version"
+[ -n "$dry" ] && [ ! -f "$packs/runner.tar.xz" ] || unpack runner runner-site
 [ -f "$packs/ray.tar.xz" ] && unpack ray ray-site
 if [ ! -d "$home/mlruns" ] && [ -f "$packs/$study.tar.xz" ]; then
   mkdir -p "$home/mlruns" && tar xJf "$packs/$study.tar.xz" -C "$home/mlruns" --no-same-owner && echo "took up the records of an earlier visit"
