@@ -21,12 +21,15 @@ class Choice:
 
 
 def resolve_kind(spec: EngineSpec) -> Choice:
-    """What `auto` means on this machine (design, section 3). Raises UserError where GPUs are visible but no engine is."""
+    """What `auto` means on this machine (design, section 3). Raises UserError where GPUs are visible but no engine is, and
+    where `engine.python` has none."""
     if spec.kind != "auto":
         return Choice(spec.kind, f"engine={spec.kind}")
     from runner.engines.gpus import visible_count
 
     count = visible_count()
+    if count == 0 and spec.python is not None:
+        _is_an_engine(spec)
     if count == 0:
         return Choice("simulated", "no GPU is visible here: the engine is SIMULATED")
     from runner.engines.environment import base_environment, python_path
@@ -39,6 +42,15 @@ def resolve_kind(spec: EngineSpec) -> Choice:
         f"{count} GPUs are visible, but {python} has no sglang. Name the interpreter of the engine's environment with "
         f"engine.python=/path/to/venv/bin/python, or say engine=simulated (nothing is measured then)"
     )
+
+
+def _is_an_engine(spec: EngineSpec) -> None:
+    """An interpreter that a person names must have sglang, also where nothing but a simulation can follow. Raises UserError."""
+    from runner.engines.environment import base_environment, python_path
+    from runner.engines.identity import identify_sglang
+
+    assert spec.python is not None
+    identify_sglang(spec.python, base_environment() | python_path(None, spec.extra_python_path))
 
 
 def choose_engine(spec: EngineSpec, node: NodeSpec) -> Engine:

@@ -32,6 +32,15 @@ def test_auto_without_a_gpu_is_simulated_and_says_so(monkeypatch: pytest.MonkeyP
     assert "SIMULATED" in resolve_kind(EngineSpec(kind="auto")).reason
 
 
+def test_auto_without_a_gpu_does_not_pass_over_an_interpreter_that_has_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpus(monkeypatch, 0)
+    for python, said in ((sys.executable, "has no sglang"), (str(tmp_path / "nope"), "no such file")):
+        with pytest.raises(UserError, match=said):
+            choose_engine(EngineSpec(kind="auto", python=python), NODE)
+    spec = EngineSpec(kind="auto", python=sys.executable, extra_python_path=(str(fake_sglang.write(tmp_path / "site")),))
+    assert isinstance(choose_engine(spec, NODE), SimulatedEngine)
+
+
 def test_auto_with_gpus_and_an_engine_is_sglang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gpus(monkeypatch, 8)
     spec = EngineSpec(kind="auto", python=sys.executable, extra_python_path=(str(fake_sglang.write(tmp_path / "site")),))
