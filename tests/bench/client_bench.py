@@ -349,7 +349,10 @@ def take_row(step: Step, seconds: float, folder: Path) -> dict[str, Any]:
     try:
         return row | take(step, seconds, folder)
     except (OSError, RuntimeError, subprocess.SubprocessError, ClientBroken, ValueError, KeyError, IndexError) as error:
-        return row | {"failed": f"{type(error).__name__}: {error}"[-600:]}
+        text = f"{type(error).__name__}: {error}"
+        for place, name in ((folder, "$FOLDER"), (ENGINE.parent.parent, "$ENGINE"), (ROOT, "$ROOT")):
+            text = text.replace(str(place), name)
+        return row | {"failed": text[-600:]}
 
 
 def main(arguments: list[str]) -> None:

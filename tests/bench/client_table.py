@@ -16,10 +16,12 @@ HEAD = """# What the load client can do
 
 **Method.** A loopback server of its own process stamps every chunk as it hands it to the kernel (`runner/loadgen/echo.py`); all streams
 speak on one tick of 10 ms, the worst case of a decode batch. The same shape for every client: 64 ids in, 64 tokens out, one token a
-chunk. An error is |what the client reports - what the server's stamps give|; for TTFT the server's clock starts when it has read the
-request, so its own queue is in every client's error, the bare reader's too: that one is the floor. CPU seconds are the client's own
+chunk. An error is |what the client reports - what the server's stamps give|; for TTFT the server's clock starts when it sees the
+request (it looks after every fourth chunk that it sends), so what it is late is in every client's error, the bare reader's too: that
+one is the floor. CPU seconds are the client's own
 beyond its start (this client: reading the streams afterwards included). "Event loop alone" is this client with its HTTP parser taken
-out and without reading the streams: what uvloop and the kernel cost, below which no client on this loop can be. Repeat: `make bench-client`; each step is a line of records.jsonl.
+out and without reading the streams: what its loop and the kernel cost, below which it cannot be. A goal in CPU seconds was written for a
+machine whose bare reader took 6; the column beside it says how many times the bare reader's it is here. Repeat: `make bench-client`; each step is a line of records.jsonl.
 """
 
 
