@@ -35,7 +35,6 @@ class ResolveRequest(Strict):
     argv: tuple[str, ...]
     env: dict[str, str] = Field(default_factory=dict)
 
-
     def as_on_cuda(self) -> "ResolveRequest":
         """The same arm for an interpreter that sees no GPU: the device is named, or the engine stops at looking for one."""
         named = any(word == "--device" or word.startswith("--device=") for word in self.argv)
