@@ -7,9 +7,14 @@ from runner.config import Settings
 
 
 def perform(settings: Settings, overrides: list[str]) -> int:
+    from runner.execution.disk import need_of
     from runner.planning.show import plan_json, plan_text
 
     ground = find_ground(settings, need_engine=False)
     plan = make_plan(ground)
-    print(json.dumps(plan_json(plan)) if settings.json_output else plan_text(plan))
+    need = need_of(ground.root.studies, plan.estimate.launches, plan.simulated)
+    if settings.json_output:
+        print(json.dumps(plan_json(plan) | {"disk": {"bytes": need.total, "launch_bytes": need.launch, "source": need.source}}))
+    else:
+        print(f"{plan_text(plan)}\ndisk: {need}")
     return 0

@@ -40,7 +40,7 @@ def perform(settings: Settings, overrides: list[str]) -> int:
     try:
         plan = make_plan(ground)
         agree(settings, plan)
-        demand_room(ground.root.studies, plan.estimate.launches)
+        demand_room(ground.root.studies, plan.estimate.launches, plan.simulated)
         return run_study(ground, plan, executor, stop, overrides)
     finally:
         executor.close()

@@ -152,7 +152,7 @@ class RayExecutor:
         """The machines that live. Raises NotFinished when the whole cluster is gone: that is nobody's mistake."""
         try:
             alive = [node for node in ray.nodes() if node["Alive"]]
-        except Exception as error:  # noqa: BLE001  Ray has many words for it
+        except Exception as error:
             raise NotFinished(f"Ray is gone: {first_line(error)}; start the same command again") from error
         if not alive:
             raise NotFinished("no machine of this Ray cluster lives any more; start the same command again")

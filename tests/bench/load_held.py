@@ -166,7 +166,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="load-") as folder:
         root = Path(folder)
         figures = drive(root, plan, protocol)
+        cpu = time.process_time()
         figures["resume_s"] = resume_seconds(root, plan, protocol)
+        figures["resume_cpu_s"] = time.process_time() - cpu
         journal = RootPaths(root).study("load").journal
         figures["journal_mb"] = journal.stat().st_size / 1e6
         began = time.perf_counter()
