@@ -169,7 +169,7 @@ def _boxes_link(base: str, experiment: str, study: RunView, state: State) -> str
     logged = state.runs.get(study.key)
     if logged is None or not any(Path(file).name == BOXES for file, _ in study.artifacts):
         return ""
-    return f"{base.rstrip('/')}/#/experiments/{experiment}/runs/{logged.run_id}/artifacts/plots/{BOXES}"
+    return f"{base.rstrip('/')}/#/experiments/{experiment}/runs/{logged.run_id}/artifacts/plots/{BOXES}?workflowType=machine_learning"
 
 
 def _compare_link(base: str, experiment: str, runs: list[RunView], state: State) -> str:
