@@ -1,7 +1,7 @@
 """The primary hypotheses of a study, from its plan and launches: one `Group` a (phase, metric), all arms in it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from runner.records.metrics import BY_NAME
 from runner.records.plan import Plan
 from runner.records.schema import LaunchRecord
 from runner.spec.protocol import Protocol
+
+# Relative difference of accept lengths up to which launches are compared: about what a few hundred steps scatter by themselves.
+ACCEPT_TOLERANCE = 0.03
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Group:
     families: int
     mode_gap: float
     result: Result | None
+    refused: Mapping[str, str] = field(default_factory=dict)  # arm -> why it is not compared here, whatever was measured
 
     def column(self, arm: str) -> int | None:
         """Index into arrays of shape (S, A); None for an arm without data."""
@@ -41,7 +45,7 @@ class Group:
 
     def verdict(self, arm: str) -> Verdict:
         column = self.column(arm)
-        if self.result is None or column is None:
+        if self.result is None or column is None or arm in self.refused:
             return "UNRESOLVED"
         code = int(self.result.verdict[0, column])
         if code == SAME:
@@ -65,6 +69,23 @@ def margin_of(metric: str, protocol: Protocol) -> float:
 def is_higher_better(metric: str) -> bool:
     known = BY_NAME.get(metric)
     return bool(known.higher_is_better) if known is not None and known.higher_is_better is not None else metric.endswith("_s")
+
+
+def accepts_otherwise(launches: Sequence[LaunchRecord], phase: str, baseline: str, arms: Sequence[str]) -> dict[str, str]:
+    """Arms that draft tokens were accepted for otherwise than for the baseline, with the sentence that says so: with speculative
+    decoding a longer accept length is more tokens a step, which is the prompts' and the draft's doing and not the flag's."""
+    lengths: dict[str, list[float]] = {}
+    for launch in launches:
+        for record in launch.phases:
+            if record.phase == phase and record.valid and record.telemetry.accept_length is not None:
+                lengths.setdefault(launch.arm, []).append(record.telemetry.accept_length)
+    middles = {arm: float(np.median(values)) for arm, values in lengths.items()}
+    base = middles.get(baseline)
+    return {
+        arm: f"not compared: {middles[arm]:.2f} tokens accepted a step against the baseline's {base:.2f}"
+        for arm in arms
+        if base and arm in middles and abs(middles[arm] / base - 1) > ACCEPT_TOLERANCE
+    }
 
 
 def look_counts(protocol: Protocol, looks: Sequence[int] | None = None, blocks: int = 0) -> tuple[int, ...]:
@@ -113,5 +134,6 @@ def groups(
         if len(columns) > 1:
             first = (table.first[0], np.array([table.first[1]])) if table.first is not None else None
             result = judge_table(table.values[None], table.mask[None], table.slots[None], rules, first)
-        found.append(Group(phase, metric, columns, arms, table, rules, margin, is_higher_better(metric), len(keys), gap, result))
+        refused = accepts_otherwise(measured, phase, plan.baseline, arms)
+        found.append(Group(phase, metric, columns, arms, table, rules, margin, is_higher_better(metric), len(keys), gap, result, refused))
     return found

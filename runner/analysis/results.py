@@ -23,7 +23,7 @@ def hypothesis_result(group: Group, arm: str, launches: Sequence[LaunchRecord]) 
     column = group.column(arm)
     counted = int(group.table.mask[:, column + 1].sum()) if column is not None else 0
     base = int(group.table.mask[:, 0].sum())
-    notes = []
+    notes = [group.refused[arm]] if arm in group.refused else []
     result = group.result
     if result is None or column is None or not np.isfinite(result.last.error[0, column]):
         why = f"{counted} valid launches of the arm, {base} of the baseline; {MIN_LAUNCHES} of each and {group.rules.looks[0]} blocks are needed"

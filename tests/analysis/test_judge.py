@@ -311,3 +311,17 @@ def test_a_study_of_one_arm_compares_nothing_and_says_so() -> None:
     recommendation = judge(made, launches, PROTOCOL).recommendation
     assert recommendation.arm is None and "one arm" in recommendation.sentence and "was not measured" not in recommendation.sentence
     assert "grid" in recommendation.next_experiment
+
+
+@pytest.mark.parametrize(("accepted", "verdict"), [(2.41, "BETTER"), (2.45, "BETTER"), (3.1, "UNRESOLVED"), (None, "BETTER")])
+def test_arms_that_accept_other_numbers_of_draft_tokens_are_not_compared(accepted: float | None, verdict: str) -> None:
+    def drafted(record: LaunchRecord) -> LaunchRecord:
+        length = accepted if record.arm == "a" else 2.4
+        phases = tuple(
+            phase.model_copy(update={"telemetry": phase.telemetry.model_copy(update={"accept_length": length})}) for phase in record.phases
+        )
+        return record.model_copy(update={"phases": phases})
+
+    result = arm(judge(plan(LEVELS), [drafted(record) for record in observed(study(blocks=4))], PROTOCOL), "a")
+    assert {one.verdict for one in result.hypotheses} == {verdict}
+    assert any("tokens accepted a step" in note for one in result.hypotheses for note in one.notes) is (verdict == "UNRESOLVED")
