@@ -10,7 +10,23 @@ from runner.records.metrics import BY_NAME
 from runner.records.night import Shift
 from runner.records.plan import Cell, Plan
 
-_ORDER = ("BASELINE", "REGRESSION", "IMPROVEMENT", "quiet", "learning", "BETTER", "MIXED", "UNRESOLVED", "SAME", "WORSE", "INERT", "BROKEN", "INVALID", "FAILED", "REJECTED")
+_ORDER = (
+    "BASELINE",
+    "REGRESSION",
+    "IMPROVEMENT",
+    "quiet",
+    "learning",
+    "BETTER",
+    "MIXED",
+    "UNRESOLVED",
+    "SAME",
+    "WORSE",
+    "INERT",
+    "BROKEN",
+    "INVALID",
+    "FAILED",
+    "REJECTED",
+)
 
 
 def outcome(arm: ArmResult) -> str:
