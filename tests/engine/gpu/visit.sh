@@ -29,10 +29,12 @@ for folder in "$home/runner-site" "$home/ray-site"; do [ -d "$folder" ] && path=
 # NVLink multicast can put a shared host's GPUs out of service: off for every process of a visit, whatever the node's file says.
 export PYTHONPATH="$path${PYTHONPATH:-}" TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NCCL_NVLS_ENABLE=0 PYTHONUNBUFFERED=1
 executor=${EXECUTOR:-inline}
-[ -z "${EXECUTOR:-}" ] && [ -d "$home/ray-site" ] && executor=ray
+if [ -z "${EXECUTOR:-}" ] && [ -d "$home/ray-site" ]; then
+  "$python" -c 'import ray, jsonschema, google.protobuf' 2>> "$OUT/visit.err" && executor=ray || echo "Ray does not import here (visit.err): inline executor"
+fi
 common=("execution.lock_dir=$home/lock" "tracking.root=$home/mlruns" tracking.enabled=false "study.name=$study")
 if [ -n "$dry" ]; then
-  engine=("engine=simulated" "dry_run=true")
+  engine=("engine=simulated" "dry_run=true" "++engine.version=$version")
   what="SIMULATED"
 else
   engine=("++engine.version=$version" "++engine.python=$python" "++engine.extra_python_path=[$site]" "++engine.cache_root=$home/caches")
