@@ -186,5 +186,8 @@ def explain_refusal(error: Exception) -> str:
     for refused in (error, cause):
         if isinstance(refused, ConfigKeyError | ConfigAttributeError) and isinstance(refused.parent_node, DictConfig):
             known = [key for key in refused.parent_node if key != "hydra"]
-            return f"there is no key {refused.full_key!r}; choices: {choices(known)}"
+            *where, name = str(refused.full_key).split(".")
+            legal = _known_keys(tuple(where))
+            more = f"; `+{refused.full_key}=...` adds it" if name in legal or not legal else ""  # or a mapping that takes any name
+            return f"there is no key {refused.full_key!r}; choices: {choices({*known, *legal} - {name})}{more}"
     return "\n".join(str(part).strip() for part in (error, cause) if part is not None)

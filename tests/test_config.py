@@ -58,6 +58,8 @@ def test_what_hydra_refuses_is_one_message_with_the_choices(tmp_path: Path) -> N
         (["protocol.min_blokcs=3"], ["protocol.min_blokcs", "min_blocks"]),
         (["+experiment=torn"], ["torn.yaml", "line"]),
         (["node=rtx6000"], ["node/rtx6000", "rtxpro6000_x8"]),
+        (["schedule.notifi=always"], ["choices:", "notify"]),
+        (["+experiment=smoke", "baseline.sm120_fusion=off"], ["choices: mscclpp", "`+baseline.sm120_fusion=...` adds it"]),
     ):
         done = command(tmp_path, *words)
         assert done.returncode == 2

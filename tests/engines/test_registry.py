@@ -15,7 +15,7 @@ from runner.engines.registry import choose_engine, resolve_kind
 from runner.engines.sglang import SglangEngine
 from runner.engines.simulated.engine import SimulatedEngine
 from runner.errors import UserError
-from runner.spec.engine import EngineSpec
+from runner.spec.engine import Deadlines, EngineSpec, Simulation
 from runner.spec.node import NodeSpec
 from tests.engines import fake_sglang
 
@@ -72,6 +72,9 @@ def test_configurations(name: str) -> None:
     assert isinstance(content, dict)
     spec = EngineSpec.model_validate({str(key): value for key, value in content.items()})
     assert spec.kind == name
-    if name != "simulated":
+    if name == "simulated":
+        assert set(content["simulation"]) == set(Simulation.model_fields), "every switch can be set without a plus"
+        assert set(content["deadlines"]) == set(Deadlines.model_fields)
+    else:
         assert spec.version is None, "a version that only the simulated engine plays is not asserted of a real one"
         assert spec.deadlines == EngineSpec().deadlines.model_copy(update={"silent_s": 7}), "the file repeats the contract's defaults"

@@ -21,6 +21,7 @@ UNDER_LOAD = ("stream_error", "truncated_stream")
 KINDS = (*EITHER, *UNDER_LOAD, "port_taken", "orphan", "wrong_output", "nan", "ignore_sigterm", "slow_stop")
 KEYS = ("kind", "arm", "levels", "launch", "block", "share", "at", "after_s", "after_requests", "value")
 STAGES = ("distributed", "weights", "graphs", "warmup", "load")
+NUMBERS = ("block", "share", "after_s", "after_requests", "value")
 DEFAULT_STAGE = {"crash": "distributed", "os_oom": "weights", "cuda_oom": "weights", "nccl_error": "distributed", "hang": "graphs"}
 DEFAULT_REQUESTS = 12  # requests received before a fault under load begins, when nothing else is said
 
@@ -36,6 +37,10 @@ class Fault:
     value: float = 0.0
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def check(faults: Sequence[Mapping[str, Any]]) -> str:
     """What is wrong with the list, as one sentence with the choices; empty when nothing is."""
     for number, fault in enumerate(faults):
@@ -45,6 +50,14 @@ def check(faults: Sequence[Mapping[str, Any]]) -> str:
         unknown = sorted(set(fault) - set(KEYS))
         if unknown:
             return f"{where}: unknown key {', '.join(unknown)}; choices: {', '.join(KEYS)}"
+        wrong = [key for key in NUMBERS if fault.get(key) is not None and not _is_number(fault[key])]
+        if wrong:
+            return f"{where}: {wrong[0]} must be a number (given: {fault[wrong[0]]!r})"
+        launches = fault.get("launch")
+        if launches is not None and not all(map(_is_number, launches if isinstance(launches, (list, tuple)) else [launches])):
+            return f"{where}: launch must be a launch's index or a list of them (given: {launches!r})"
+        if not isinstance(fault.get("levels") or {}, Mapping):
+            return f"{where}: levels must be a mapping of factor to level (given: {fault['levels']!r})"
         if fault.get("at") and fault["at"] not in STAGES:
             return f"{where}: there is no stage {fault['at']!r}; choices: {', '.join(STAGES)}"
     return ""

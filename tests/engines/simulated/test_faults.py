@@ -247,6 +247,9 @@ def test_a_fault_that_does_not_exist_is_refused_with_the_choices(tmp_path: Path)
         ({"kind": "crsh"}, "truncated_stream"),
         ({"kind": "crash", "when": 3}, "after_s"),
         ({"kind": "crash", "at": "noon"}, "weights"),
+        ({"kind": "crash", "share": "lots"}, "share must be a number"),
+        ({"kind": "crash", "launch": "first"}, "launch must be"),
+        ({"kind": "crash", "levels": "on"}, "levels must be a mapping"),
     ):
         assert word in check([fault])
         with pytest.raises(UserError, match=word):
