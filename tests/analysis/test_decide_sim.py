@@ -55,11 +55,11 @@ def test_adjusted_estimates_of_winners_are_less_wrong() -> None:
     assert abs(adjusted) < raw
 
 
-@pytest.mark.parametrize("lost", [0, 1, 4])
+@pytest.mark.parametrize("lost", [1, 4])
 def test_errors_hold_when_a_lost_block_is_made_up_for(lost: int) -> None:
-    null, edge = simulate(Cell(4, 0.01, lost=lost), 400, 11), simulate(Cell(4, 0.004, effects=(EDGE,), lost=lost), 400, 12)
+    null, edge = simulate(Cell(4, 0.01, lost=lost), STUDIES, 11), simulate(Cell(4, 0.004, effects=(EDGE,), lost=lost), STUDIES, 12)
     for events in (null.any_difference, edge.any_false_same, ~null.covered, ~edge.covered):
-        assert lower_bound(int(events.sum()), 400, 0.999) < 0.06
+        assert lower_bound(int(events.sum()), STUDIES, 0.999) < 0.06
     assert edge.launches[:, 1::2].max() == 8, "an arm that lost a launch and stays open has eight of its own, in nine blocks"
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from runner.analysis.judge import judge
+from runner.analysis.next_block import next_block
 from runner.analysis.noise import NoiseEntry, NoiseFloor
 from runner.execution.scheduler import Scheduler
 from runner.records.schema import LaunchRecord
 from runner.spec.protocol import Protocol
-from tests.analysis.example import TPOT, launch, plan
+from tests.analysis.example import TPOT, launch, measured, plan
 
 ARMS = {"baseline": {"m": "off"}, "a": {"m": "1"}, "b": {"m": "2"}, "c": {"m": "3"}}
 PLAN = plan(ARMS)
@@ -35,10 +36,10 @@ def play(seed: int, effects: dict[str, float], lose: int | None, noise: float = 
     return scheduler, records
 
 
-@pytest.mark.parametrize("lose", [None, 4, 5, 6, 9])
+@pytest.mark.parametrize("lose", [None, 5, 9])
 def test_what_it_stopped_for_is_what_the_decision_says(lose: int | None) -> None:
     found = 0
-    for seed in range(12):
+    for seed in range(6):
         scheduler, records = play(seed, {"a": -0.03, "b": 0.05}, lose)
         decision = judge(PLAN, records, PROTOCOL, noise=FLOOR)
         verdicts = {arm.name: arm.verdict for arm in decision.arms}
@@ -51,15 +52,18 @@ def test_what_it_stopped_for_is_what_the_decision_says(lose: int | None) -> None
         counted = {arm.name: arm.hypotheses[0].launches for arm in decision.arms if arm.hypotheses}
         assert all(counted[name] >= used[name] - 1 for name in counted), "no block is left out of the verdict"
         assert min(used.values()) >= 3
-    assert found >= 12
+    assert found >= 6
 
 
 def test_a_loss_does_not_take_a_block_away_from_what_stays_open() -> None:
-    """Arm `c`, at the edge of what is hopeless, gets as many launches as in a study without loss."""
-    most = max(sum(record.arm == "baseline" for record in play(seed, {"c": 0.014}, lose)[1]) for seed in range(12) for lose in (None,))
-    lost = max(sum(record.arm == "baseline" for record in play(seed, {"c": 0.014}, 5)[1]) for seed in range(12))
-    assert most <= PROTOCOL.max_blocks
-    assert most <= lost <= PROTOCOL.max_blocks + 1
+    """Arm `c` was not launched in a lost block of four; the block that makes up for it is allowed beyond the largest number."""
+    protocol, carried_on = Protocol(confirm=False, max_blocks=4), 0
+    for seed in range(12):
+        launches = measured(np.random.default_rng(seed), tuple(ARMS), 4, effects={"c": -0.02}, noise=0.01)
+        launches = [record for record in launches if (record.arm, record.block) != ("c", 1)]
+        assert next_block(PLAN, launches, protocol, FLOOR, 0.0).finished
+        carried_on += "c" in next_block(PLAN, launches, protocol, FLOOR, 0.0, repairs=1).arms
+    assert carried_on > 0
 
 
 def test_a_repair_is_made_once_whatever_is_resumed() -> None:
