@@ -118,18 +118,18 @@ def _print_narrow(console: "Console", decision: Decision, keys: list[tuple[str, 
             "  ", _word(f"{word:<10}", word), f"  {words.evidence_word(arm, words.baseline_levels(decision)):<12}  n={_launches(arm)}"
         )
         console.print(Text(f"{arm.name:<{left}}", style="bold"), end="" if len(arm.name) <= left else "\n", soft_wrap=True)
-        console.print(right if len(arm.name) <= left else Text(" " * left) + right, no_wrap=True, crop=False)
+        console.print(right if len(arm.name) <= left else Text(" " * left) + right, no_wrap=True, crop=False, overflow="ignore")
         if arm.status in ("REJECTED", "FAILED", "INERT"):
             continue  # nothing was compared: the reason below says why
         if decision.night is not None:
             for key in keys:
                 if text := words.night_cell(decision, arm, *key):
-                    console.print(Text(f"    {labels[key]:<26}  {text:>44}"), no_wrap=True, crop=False)
+                    console.print(Text(f"    {labels[key]:<26}  {text:>44}"), no_wrap=True, crop=False, overflow="ignore")
             continue
         for item in (found for key in keys if (found := words.find(arm, *key))):
             label = labels[(item.phase, item.metric)]
             line = Text.assemble(f"    {label:<26} ", _word(f"{item.verdict.lower():<10}", item.verdict), f"  {words.interval(item):>20}")
-            console.print(line, no_wrap=True, crop=False)
+            console.print(line, no_wrap=True, crop=False, overflow="ignore")
 
 
 def _cell(decision: Decision, arm: ArmResult, key: tuple[str, str], item: HypothesisResult | None) -> str:

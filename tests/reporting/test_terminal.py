@@ -33,6 +33,12 @@ def test_fits_the_width_and_holds_every_arm(synthetic: Synthetic, width: int) ->
         assert word in text
 
 
+def test_a_narrow_terminal_loses_no_figure(synthetic: Synthetic) -> None:
+    text = shown(synthetic, 40)
+    assert text.count("+6.2 [+5.4, +7.0]") == 3
+    assert text.count("n=") == shown(synthetic, 80).count("n=")
+
+
 def test_simulated_is_in_the_first_line_and_the_table_title(synthetic: Synthetic) -> None:
     lines = shown(synthetic, 120).splitlines()
     assert lines[0].startswith("SIMULATED")
