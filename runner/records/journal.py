@@ -14,10 +14,6 @@ from runner.errors import UserError
 from runner.records.clock import SteadyClock
 from runner.records.schema import SCHEMA_VERSION, LaunchRecord
 
-PASSING = frozenset({"launch_started", "phase_finished"})
-"""Kinds that are not waited for until they are on disk: after a power cut their launch is made again anyhow. (The death of the
-driver alone loses nothing: the kernel has them.) The next line of another kind takes them along."""
-
 
 class Journal:
     """Appends to one journal. One writer at a time (the study's driver lock sees to that)."""
@@ -35,7 +31,7 @@ class Journal:
         self._file = open(path, "ab", buffering=0)
 
     def append(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Writes one line and, but for `PASSING` kinds, waits until it is on disk. Raises OSError; then nothing of the line stays."""
+        """Writes one line and waits until it is on disk. Raises OSError; then nothing of the line stays."""
         line = {"schema": SCHEMA_VERSION, "seq": self._sequence, "t": self.clock(), "kind": kind, **fields}
         data = (json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n").encode()
         start = self._file.seek(0, os.SEEK_END)
@@ -43,8 +39,7 @@ class Journal:
             written = 0
             while written < len(data):
                 written += self._file.write(data[written:])
-            if kind not in PASSING:
-                os.fdatasync(self._file.fileno())
+            os.fdatasync(self._file.fileno())
         except OSError:
             self._file.truncate(start)
             raise
