@@ -60,12 +60,20 @@ def nominal_levels(alpha: float, arms: int, looks: tuple[int, ...], most: int, k
             squares += rng.chisquare(gained, PATHS)
             df += gained
         done = look
-        largest = np.abs(total).max(axis=1) / np.sqrt(look * squares / max(df, 1e-9)) if df > 0 else np.zeros(PATHS)
+        if df <= 0:
+            # One block says nothing of the spread: this look decides nothing and keeps its share for the next.
+            cumulative[index] = cumulative[index - 1] if index else 0.0
+            if index:
+                levels.append(0.0)
+            else:
+                levels[0] = 0.0
+            continue
+        largest = np.abs(total).max(axis=1) / np.sqrt(look * squares / df)
         increment = cumulative[index] - (cumulative[index - 1] if index else 0.0)
         survivors = np.sort(largest[alive])
         crossing = min(max(round(increment * PATHS), 1), len(survivors))
         boundary = float(survivors[-crossing]) if increment > 0 else float("inf")
         if index:
-            levels.append(exceed_probability(boundary, simulated, df) if df > 0 else 0.0)
+            levels.append(exceed_probability(boundary, simulated, df))
         alive &= largest < boundary
     return tuple(levels)

@@ -41,3 +41,10 @@ def test_one_arm_without_a_floor_waits_for_a_fourth_block() -> None:
     assert nominal_levels(0.05, 1, (3, 4, 5), 5)[0] == 0
     assert nominal_levels(0.05, 1, (3,), 3)[0] == pytest.approx(0.05)
     assert nominal_levels(0.05, 1, (3, 4, 5), 5, 6.0)[0] > 0
+
+
+def test_a_look_at_one_block_decides_nothing_and_keeps_its_share() -> None:
+    """Without a floor one block says nothing of the spread: a night of one block whose suspect is launched again has such looks."""
+    first, second = nominal_levels(0.05, 1, (1, 2), 2)
+    assert first == 0.0 and 0.02 < second <= 0.05
+    assert nominal_levels(0.05, 2, (1, 2, 3), 3)[0] == 0.0

@@ -43,3 +43,5 @@ def test_too_little_room_is_refused_with_both_figures(tmp_path: Path, monkeypatc
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100_000_000))
     with pytest.raises(UserError, match=r"about 321 MB .* for 14 launches, 100 MB are free"):
         disk.demand_room(tmp_path / "not" / "yet", 14, simulated=True)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(400_000_000))
+    assert disk.demand_room(tmp_path / "not" / "yet", 14, simulated=True).total < 400_000_000

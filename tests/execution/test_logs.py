@@ -1,13 +1,10 @@
 """Logs of a server's life, and room on disk."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
 import zstandard
 
-from runner.errors import UserError
-from runner.execution import disk, logs
+from runner.execution import logs
 
 
 def unpacked(path: Path) -> bytes:
@@ -42,14 +39,3 @@ def test_the_log_of_an_earlier_try_is_set_aside(tmp_path: Path) -> None:
     log.write_text("address already in use\n")
     logs.set_aside(log)
     assert not log.exists() and (tmp_path / "server.before.log").read_text() == "address already in use\n"
-
-
-def test_a_study_without_room_is_refused_with_need_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=5_000_000))
-    with pytest.raises(UserError, match=r"needs about \d+ MB .*100 launches.*, 5 MB are free"):
-        disk.demand_room(tmp_path / "mlruns" / "studies", 100)
-
-
-def test_a_study_with_room_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=disk.need_bytes(100)))
-    disk.demand_room(tmp_path / "not" / "there", 100)
