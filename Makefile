@@ -10,7 +10,7 @@ run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=overlap_grid protocol=quick
 
 test: $(VENV)/.installed lint
-	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile --durations=25 tests
+	$(BIN)/python -m pytest -m "not engine and not cluster" -n 2 --dist loadfile --durations=25 tests
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check runner tests
@@ -18,7 +18,7 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 
 test-engine: $(VENV)/.installed engine-cpu
-	ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m engine tests
+	ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m "engine or cluster" --durations=10 tests
 
 ui: $(VENV)/.installed
 	MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \

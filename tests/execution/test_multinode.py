@@ -3,10 +3,13 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.execution.clusters import cluster_of, entries, lose_machine, nodes_of_blocks, run_study
 from tests.execution.conftest import wait_for_none
 
 
+@pytest.mark.cluster
 def test_blocks_stay_whole_and_a_killed_raylet_loses_nothing(tmp_path: Path) -> None:
     with cluster_of(2) as cluster:
         victims = [node for node in cluster.list_all_nodes() if node is not cluster.head_node]

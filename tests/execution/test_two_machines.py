@@ -18,6 +18,8 @@ from tests.execution.clusters import cluster_of, lose_machine
 from tests.execution.conftest import wait_for_none
 from tests.execution.launching import NODE, launch_job, node_order
 
+pytestmark = pytest.mark.cluster
+
 WIDE = NODE.model_copy(update={"gpus": 2, "machines": 2})
 
 
