@@ -79,6 +79,7 @@ def run_study(ground: Ground, plan: Plan, executor: Executor, stop: StopRequest,
     name = settings.study.name or (night_name(ground.root, plan, settings.study.new) if settings.nightly else None)
     study = open_study(ground.root, plan, name=name, new=settings.study.new, config=config)
     night: NightWatch | None = None
+    broken: int | None = None  # the exit code of a night that is over because its baseline cannot serve
     tracking = TrackingProcess(ground.root, study.paths, settings.tracking)
     try:
         if settings.tracking.enabled:
@@ -89,11 +90,10 @@ def run_study(ground: Ground, plan: Plan, executor: Executor, stop: StopRequest,
         if night is not None:
             night.conclude(scheduler.launches)
     except BaseException as error:
-        tracking.abandon()
-        over = night.broke(error) if night is not None and isinstance(error, RunnerError) else None
-        if over is None:
+        broken = night.broke(error) if night is not None and isinstance(error, RunnerError) else None
+        if broken is None:
+            tracking.abandon()
             raise
-        return over
     finally:
         study.close()
     freed = threading.Thread(target=executor.close, name="free-the-node")  # the node is free while the report is written
@@ -102,7 +102,9 @@ def run_study(ground: Ground, plan: Plan, executor: Executor, stop: StopRequest,
         code = settle(ground, study.paths, tracking)
     finally:
         freed.join()
-    return code if night is None else night.tell(code)
+    if night is None:
+        return code
+    return night.tell(code) if broken is None else broken
 
 
 def prepare_views() -> None:
