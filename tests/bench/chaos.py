@@ -59,10 +59,10 @@ def one(event: Event, number: int, seed: int, folder: Path, undisturbed: Undistu
     """Disturbs one study, resumes it, judges it."""
     rng = random.Random(f"{seed}/{number}/{event.name}")
     began = time.monotonic()
-    expected, length = undisturbed.of(event.words)
     study = ChaosStudy(folder / f"{number:03d}", list(event.words), ray=event.ray)
     verdict = Verdict(number=number, event=event.name, ray=event.ray)
     try:
+        expected, length = undisturbed.of(event.words)
         with event.around(study, verdict):
             event.disturb(study, rng, rng.uniform(0.15, 0.95) * (length + (10.0 if event.ray else 0.0)), verdict)
             if not verdict.problems:

@@ -17,6 +17,7 @@ SCRIPT = """\
 set -e
 mount -t tmpfs -o mode=1730,gid=$(getent group crontab | cut -d: -f3) none /var/spool/cron/crontabs
 mount -t tmpfs none /run
+mount -t tmpfs none /dev/shm  # faketime's semaphores are named by pid, which is the same in each of these namespaces
 mount -t tmpfs none /etc/cron.d
 echo '# no jobs of the system' > "$WORK/empty"
 mount --bind "$WORK/empty" /etc/crontab

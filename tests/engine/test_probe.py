@@ -30,7 +30,9 @@ def test_gloo_over_two_processes(tmp_path: Path) -> None:
     gloo = probe.algorithms["gloo"]
     assert [point.bytes for point in gloo.points] == [4096, 65536, 1 << 20]
     assert all(len(point.us) == 3 and min(point.us) > 1 for point in gloo.points)
-    assert gloo.fit.alpha_us >= 0 and 0 < gloo.fit.gb_s < 1000 and len(gloo.residual_pct) == 3
+    # Not how fast: on a busy machine latency hides the bandwidth altogether.
+    assert gloo.fit.alpha_us >= 0 and gloo.fit.gb_s > 0 and len(gloo.residual_pct) == 3
+    assert gloo.fit.alpha_us <= max(max(point.us) for point in gloo.points)
     assert probe.env["NCCL_NVLS_ENABLE"] == "0" and probe.env["TORCH_SYMM_MEM_DISABLE_MULTICAST"] == "1"
 
 
