@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.engines import ports, process
+from runner.engines import ports, process, sharedmemory
 from runner.engines.activity import Watch, is_compiler
 from runner.engines.base import LaunchFailed, OwnedProcess, Ready, Stopped
 from runner.engines.diagnose import CLASSES, HEALTHY, Diagnosis, diagnose
@@ -62,6 +62,8 @@ class HttpServer:
         self._ready = False
         self._stopped: Stopped | None = None
         self._foreign_looks = 0
+        self._shm_before = sharedmemory.present()
+        self._shm: frozenset[str] = frozenset()
 
     # --- start ---------------------------------------------------------------------------------------------------
     def wait_ready(self, progress: Callable[[str], None] = silent) -> Ready:
@@ -134,11 +136,15 @@ class HttpServer:
 
     def _became_ready(self) -> Ready:
         self._ready = True
+        self._note_shared_memory()
         note = getattr(self._owned, "note_children", None)
         if note is not None:
             note(self._at_ready)
         stages = self._tracker.durations()
         return Ready(pid=self._owned.pid, url=self.url, stages={**stages, "ready": round(time.monotonic() - self._started, 4)})
+
+    def _note_shared_memory(self) -> None:
+        self._shm |= sharedmemory.mapped(seen.pid for seen in self._members()) - self._shm_before
 
     @staticmethod
     def _transient(seen: process.Seen) -> bool:
@@ -275,6 +281,8 @@ class HttpServer:
             try:
                 how = self._end()
                 gone = self._owned.wait_gone(10.0)
+                if gone:
+                    sharedmemory.remove_unused(self._shm)
                 free = self._memory_free(self.deadlines.memory_free_s) if self._memory_free is not None else None
             except Exception:  # noqa: BLE001 - a stop that raises would leave the server behind
                 how, free = "killed", None
@@ -291,6 +299,7 @@ class HttpServer:
             self._owned.kill()  # what a dead parent left
             return "already_dead"
         if self._ready:
+            self._note_shared_memory()
             self._client.abort_all()
         tail = LogTail(self.log)
         tail.offset = self._tail.offset

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.engines import process
+from runner.engines import process, sharedmemory
 from runner.engines.base import LaunchFailed, LaunchOrder
 from runner.engines.guard import GuardedOwner
 from runner.engines.ledger import Ledger, books
@@ -62,6 +62,7 @@ def test_life_of_a_real_server(owner: GuardedOwner, tmp_path: Path) -> None:
     engine = SglangEngine(order.engine)
     identity = engine.identify()
     assert identity.packages["torch"] and len(identity.build) == 16
+    segments = sharedmemory.present()
     server = engine.start(order, owner)
     stages: list[str] = []
     ready = server.wait_ready(stages.append)
@@ -84,6 +85,7 @@ def test_life_of_a_real_server(owner: GuardedOwner, tmp_path: Path) -> None:
     stopped = server.stop()
     assert stopped.how in ("terminated", "killed", "already_dead") and stopped.seconds < 20
     assert not any(process.is_live(seen.pid, seen.start) for seen in members)
+    assert not [name for name in sharedmemory.present() - segments if "sglang" in name], "its shared memory went with it"
     assert ready.pid is not None
     with pytest.raises(LaunchFailed):
         server.describe()
