@@ -10,7 +10,7 @@ run: $(VENV)/.installed
 	$(BIN)/python -m runner +experiment=overlap_grid protocol=quick
 
 test: $(VENV)/.installed lint
-	$(BIN)/python -m pytest -m "not engine and not cluster" -n 2 --dist loadfile --durations=25 tests
+	$(BIN)/python -m pytest -m "not engine and not cluster" -n 2 --dist loadfile --no-loadscope-reorder --durations=25 tests
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check runner tests
