@@ -58,6 +58,14 @@ class Simulation(Strict):
     faults: tuple[dict[str, Any], ...] = Field(default=(), description="{kind, arm?, launch?, at?}, see engines/simulated/faults.py")
     seed: int = 1
 
+    @field_validator("faults", mode="before")
+    @classmethod
+    def _the_word_nan(cls, faults: Any) -> Any:
+        """On the command line `nan` is a number to Hydra's grammar; here it is the name of a fault."""
+        if not isinstance(faults, (list, tuple)):
+            return faults
+        return [{**each, "kind": "nan"} if isinstance(each, dict) and each.get("kind") != each.get("kind") else each for each in faults]
+
 
 class EngineSpec(Strict):
     """`python` is the interpreter of the engine's own environment; the runner never imports the engine."""

@@ -1,14 +1,17 @@
 """`make chaos`: a seeded campaign of tiny studies, each disturbed at a random instant, then resumed and compared with an undisturbed
-one. SIMULATED engine. `python -m tests.bench.chaos [studies=100] [seed=1] [jobs=2]`; the table is also written to output/chaos.md."""
+one. SIMULATED engine. `python -m tests.bench.chaos [studies=100] [seed=1] [jobs=2]`; each verdict goes to output/chaos.jsonl as it
+comes, the table to output/chaos.md. `again=28,31` runs single studies of the campaign once more: a study's last verdict counts."""
 
+import json
 import random
 import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.bench.chaos_clock import CLOCK_EVENTS
@@ -26,6 +29,7 @@ class Undisturbed:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
+        self._count = 0
         self._known: dict[tuple[str, ...], tuple[Result, float]] = {}
 
     def same(self, words: Sequence[str], like: Sequence[str]) -> None:
@@ -41,7 +45,8 @@ class Undisturbed:
             return self._known[key]
 
     def _run(self, key: tuple[str, ...]) -> tuple[Result, float]:
-        study = ChaosStudy(self._folder / f"undisturbed-{len(self._known)}", list(key))
+        self._count += 1
+        study = ChaosStudy(self._folder / f"undisturbed-{self._count}", list(key))
         try:
             began = time.monotonic()
             study.start()
@@ -94,14 +99,21 @@ def one(event: Event, number: int, seed: int, folder: Path, undisturbed: Undistu
     return verdict
 
 
-def campaign(events: Sequence[Event], seed: int, folder: Path, jobs: int = 1) -> list[Verdict]:
-    """`jobs` studies at a time: most of a study is waiting."""
+def campaign(events: Mapping[int, Event], seed: int, folder: Path, jobs: int = 1) -> Iterator[Verdict]:
+    """Verdicts as they come. `jobs` studies at a time: most of a study is waiting."""
     undisturbed = Undisturbed(folder)
     with ThreadPoolExecutor(jobs) as pool:
-        started = [pool.submit(one, event, number, seed, folder, undisturbed) for number, event in enumerate(events)]
+        started = [pool.submit(one, event, number, seed, folder, undisturbed) for number, event in events.items()]
         for done in as_completed(started):
-            print(done.result().line(), flush=True)
-    return [done.result() for done in started]
+            yield done.result()
+
+
+def read_verdicts(path: Path) -> dict[int, Verdict]:
+    """The last verdict of each study; a study that was run again counts once."""
+    if not path.exists():
+        return {}
+    found = [Verdict(**json.loads(line)) for line in path.read_text().splitlines()]
+    return {verdict.number: verdict for verdict in found}
 
 
 def chosen(studies: int, seed: int) -> list[Event]:
@@ -137,16 +149,27 @@ def table(verdicts: Sequence[Verdict], seed: int) -> str:
 def main() -> int:
     given = dict(word.split("=", 1) for word in sys.argv[1:])
     seed = int(given.get("seed", "1"))
-    events = chosen(int(given.get("studies", "100")), seed)
+    events = dict(enumerate(chosen(int(given.get("studies", "100")), seed)))
+    records = OUTPUT.with_suffix(".jsonl")
     if "only" in given:
-        events = [event for event in ALL if given["only"] in event.name] * int(given.get("times", "1"))
+        events = dict(enumerate([event for event in ALL if given["only"] in event.name] * int(given.get("times", "1"))))
+    elif "again" in given:
+        events = {int(number): events[int(number)] for number in given["again"].split(",")}
+    else:
+        records.unlink(missing_ok=True)
+    verdicts = []
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
-        verdicts = campaign(events, seed, Path(folder), int(given.get("jobs", "2")))
-    text = table(verdicts, seed)
-    print(text)
+        for verdict in campaign(events, seed, Path(folder), int(given.get("jobs", "2"))):
+            verdicts.append(verdict)
+            print(verdict.line(), flush=True)
+            if "only" not in given:
+                OUTPUT.parent.mkdir(exist_ok=True)
+                with records.open("a") as file:
+                    file.write(json.dumps(asdict(verdict)) + "\n")
     if "only" not in given:
-        OUTPUT.parent.mkdir(exist_ok=True)
-        OUTPUT.write_text(text)
+        verdicts = list(read_verdicts(records).values())
+        OUTPUT.write_text(table(verdicts, seed))
+    print(table(verdicts, seed))
     return 0 if all(not verdict.problems for verdict in verdicts) else 1
 
 

@@ -14,7 +14,7 @@ from runner.engines.base import LaunchFailed, Server
 from runner.engines.simulated.engine import SimulatedEngine
 from runner.engines.simulated.faults import KINDS, check, faults_of
 from runner.errors import UserError
-from runner.spec.engine import Deadlines
+from runner.spec.engine import Deadlines, Simulation
 from tests.engines.simulated.support import PlainOwner, order_of
 
 
@@ -256,3 +256,8 @@ def test_a_fault_that_does_not_exist_is_refused_with_the_choices(tmp_path: Path)
             SimulatedEngine(order_of(tmp_path, simulation={"faults": (fault,)}).engine)
     with pytest.raises(UserError, match="step_us"):
         SimulatedEngine(order_of(tmp_path, simulation={"compute": {"nonsense": 1.0}}).engine)
+
+
+def test_the_word_nan_of_the_command_line_is_the_faults_name() -> None:
+    (fault,) = Simulation.model_validate({"faults": [{"kind": float("nan"), "launch": 2}]}).faults
+    assert fault == {"kind": "nan", "launch": 2} and check([fault]) == ""
