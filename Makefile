@@ -18,7 +18,7 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 
 test-engine: $(VENV)/.installed engine-cpu
-	ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m "engine or cluster" --durations=10 tests
+	ENGINE_PYTHON=$(abspath $(ENGINE_PYTHON)) $(BIN)/python -m pytest -m "engine or cluster" -rs --durations=10 tests
 
 ui: $(VENV)/.installed
 	MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \

@@ -37,9 +37,9 @@ def nominal_levels(alpha: float, arms: int, looks: tuple[int, ...], most: int, k
     cumulative = [spent(kept, look / most) for look in looks]
     if alone and looks[0] == 3 and len(looks) > 1:
         cumulative[0] = 0.0
-    levels = [cumulative[0]]
     if len(looks) == 1:
-        return tuple(levels)
+        return (cumulative[0],)
+    levels: list[float] = []
     rng = np.random.default_rng(SEED)
     # More arms than eight change the correlation between looks little and would only cost memory.
     simulated = min(arms, 8)
@@ -63,17 +63,13 @@ def nominal_levels(alpha: float, arms: int, looks: tuple[int, ...], most: int, k
         if df <= 0:
             # One block says nothing of the spread: this look decides nothing and keeps its share for the next.
             cumulative[index] = cumulative[index - 1] if index else 0.0
-            if index:
-                levels.append(0.0)
-            else:
-                levels[0] = 0.0
+            levels.append(0.0)
             continue
         largest = np.abs(total).max(axis=1) / np.sqrt(look * squares / df)
         increment = cumulative[index] - (cumulative[index - 1] if index else 0.0)
         survivors = np.sort(largest[alive])
         crossing = min(max(round(increment * PATHS), 1), len(survivors))
         boundary = float(survivors[-crossing]) if increment > 0 else float("inf")
-        if index:
-            levels.append(exceed_probability(boundary, simulated, df))
+        levels.append(exceed_probability(boundary, simulated, df) if index else cumulative[0])
         alive &= largest < boundary
     return tuple(levels)
