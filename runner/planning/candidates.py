@@ -312,5 +312,7 @@ class RuleBook:
                     )
                 if marker.server_info is not None:
                     clauses = parse(marker.server_info, f"{file_of(name)}, evidence.contradicted.server_info")
+                    if any("." in clause.name for clause in clauses):
+                        continue  # a value that the engine makes while it starts: no option of ours says it beforehand
                     found.append((f"{marker.server_info}{f' ({rule.note})' if rule.note else ''}", clauses))
         return tuple(found)

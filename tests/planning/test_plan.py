@@ -285,3 +285,10 @@ def test_trust_in_the_code_beside_the_weights_is_off_and_shown_when_on(plan_of: 
     assert not any("trust-remote-code" in arm.options for arm in plan_of("smoke", "0.5.9").arms)
     plan = plan_of("smoke", "0.5.9", "+model.options.trust-remote-code=true")
     assert any("--trust-remote-code is ON for every arm" in note for note in plan.notes)
+
+
+def test_what_the_engine_makes_at_its_start_is_not_foreseen(plan_of: PlanOf) -> None:
+    """`cuda_graph_config.decode.backend` is no option: its absence among the options says nothing about the arm that sets it."""
+    plan = plan_of("h200_single", "0.5.15.post1")
+    assert plan.arm("cuda_graph_batch_sizes=none").expect == ()
+    assert plan.arm("single_batch_overlap=on").expect != ()

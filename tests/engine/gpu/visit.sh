@@ -9,7 +9,7 @@
 #   DRILLS           failures on purpose after a finished study: "port scheduler", or empty
 #   PROBE            1: measure the collectives first (action=probe), once a machine
 #   HOME_FOR_VISIT   where all is unpacked (default /tmp/visit)
-#   DRY_RUN          1: the simulated engine of this checkout instead of a GPU and an engine's archive
+#   DRY_RUN          1: the simulated engine of this checkout instead of a GPU and an engine's archive; ENGINE=simulated_h200 makes it as slow as H200s were
 #   PYTHON           the interpreter (default python3): the engine's and the runner's
 set -u
 limit=$1 study=$2; shift 2
@@ -34,7 +34,8 @@ if [ -z "${EXECUTOR:-}" ] && [ -d "$home/ray-site" ]; then
 fi
 common=("execution.lock_dir=$home/lock" "tracking.root=$home/mlruns" tracking.enabled=false "study.name=$study")
 if [ -n "$dry" ]; then
-  engine=("engine=simulated" "dry_run=true" "++engine.version=$version")
+  engine=("engine=${ENGINE:-simulated}" "dry_run=true" "++engine.version=$version")
+  [ -d "$home/runner-site" ] && engine+=("++engine.extra_python_path=[$home/runner-site]")
   what="SIMULATED"
 else
   engine=("++engine.version=$version" "++engine.python=$python" "++engine.extra_python_path=[$site]" "++engine.cache_root=$home/caches")
