@@ -58,7 +58,7 @@ def failure_words(night: Night) -> tuple[str, ...]:
 
 def systemd_units(night: Night) -> dict[str, str]:
     """File name -> text. The timer is persistent (a missed night is caught up), the service never overlaps itself, is ended
-    with all its processes at the limit, and calls the failure unit when it fails (exit 3: regression, 75: node busy). One event, one
+    at the limit (first asked in order, then with all its processes), and calls the failure unit when it fails (exit 3: regression, 75: node busy). One event, one
     message: a night that sent its own leaves the file `told`, and then the failure unit does nothing."""
     hour, minute = night.clock
     folder, told = night.folder.replace("%", "%%"), _systemd_words((night.told,))
@@ -70,7 +70,7 @@ def systemd_units(night: Night) -> dict[str, str]:
         f"{UNIT}.service": (
             f"[Unit]\nDescription=Nightly sweep of engine flags\nOnFailure={UNIT}-failed.service\n\n[Service]\nType=oneshot\n"
             f"WorkingDirectory={folder}\nExecStartPre=/bin/rm -f {told}\nExecStart={_systemd_words(night.argv)}\nTimeoutStartSec={night.limit_minutes}min\n"
-            "KillMode=control-group\nTimeoutStopSec=60\n"
+            "KillMode=mixed\nTimeoutStopSec=60\n"
         ),
         f"{UNIT}-failed.service": (
             f"[Unit]\nDescription=Tell that the nightly sweep failed\n\n[Service]\nType=oneshot\nWorkingDirectory={folder}\n"

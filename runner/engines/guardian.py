@@ -361,6 +361,7 @@ def main(arguments: "list[str]") -> None:
     if os.fork():
         os._exit(0)
     os.chdir("/")
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a server that inherits a blocked SIGTERM never ends by it
     prctl(PR_SET_NAME, b"flag-guard")
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     kept = {channel_number, *([lock] if lock >= 0 else [])}

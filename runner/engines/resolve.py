@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = ["Resolution", "ResolveFailed", "ResolveRequest", "env_reads", "option
 
 # torch says this in a child whose parent already opened the GPU; such arms are resolved again, each in a process of its own.
 FORKED = "Cannot re-initialize CUDA in forked subprocess"
+ALONE_AT_A_TIME = 8
 SCRIPT = Path(__file__).with_name("resolver_script.py")
 
 
@@ -93,10 +95,11 @@ def resolve_all(
     keys = [request.key for request in requests]
     if len(set(keys)) != len(keys):
         raise ValueError("resolve requests need distinct keys")
+    width = jobs or len(os.sched_getaffinity(0))
     order = {
         "mode": "resolve",
         "requests": [request.model_dump(mode="json") for request in requests],
-        "jobs": jobs or len(os.sched_getaffinity(0)),
+        "jobs": width,
         "timeout_s": timeout_s,
     }
     begun = time.monotonic()
@@ -106,15 +109,18 @@ def resolve_all(
     answers = {message["key"]: message for message in messages if "key" in message and not message.get("scout")}
     for repeat in repeats:
         answers.setdefault(repeat["key"], repeat)
-    for request in requests:
-        if FORKED in answers.get(request.key, {}).get("error", ""):
-            alone = {"mode": "alone", "requests": [request.model_dump(mode="json")]}
-            left = timeout_s - (time.monotonic() - begun)
-            answers |= {
-                message["key"]: message
-                for message in _ask(python, alone, env=env, python_path=python_path, timeout_s=max(left, 1))
-                if "key" in message
-            }
+    forked = [request for request in requests if FORKED in answers.get(request.key, {}).get("error", "")]
+
+    def alone(request: ResolveRequest) -> dict[str, dict[str, Any]]:
+        order = {"mode": "alone", "requests": [request.model_dump(mode="json")]}
+        left = timeout_s - (time.monotonic() - begun)
+        said = _ask(python, order, env=env, python_path=python_path, timeout_s=max(left, 1))
+        return {message["key"]: message for message in said if "key" in message}
+
+    if forked:  # each imports the engine (ten seconds and about a gigabyte), so beside each other, but not on every core
+        with ThreadPoolExecutor(max_workers=min(len(forked), width, ALONE_AT_A_TIME)) as pool:
+            for answer in pool.map(alone, forked):
+                answers |= answer
     same = [message["resolved"] for message in (*repeats, *(answers[key] for key in keys[:1] if key in answers)) if message["ok"]]
     unstable = _unstable_keys(same)
     seen = engine.get("capability")

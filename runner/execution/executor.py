@@ -20,10 +20,8 @@ class NodeHandle(Protocol):
     def launch(self, job: LaunchJob) -> Iterator[Event]:
         """Raises NodeLost, ClientBroken."""
 
-    def close(self) -> None: ...
-
-    def abort(self) -> None:
-        """Ends whatever runs there at once; callable from another thread."""
+    def close(self) -> None:
+        """Ends whatever runs there, waits for it and gives the node back; callable from another thread, and twice."""
 
 
 class Executor(Protocol):

@@ -24,9 +24,6 @@ class InlineNode:
     def close(self) -> None:
         self._worker.close()
 
-    def abort(self) -> None:
-        self._worker.close()
-
 
 class InlineExecutor:
     kind = "inline"

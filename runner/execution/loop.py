@@ -4,6 +4,7 @@ Each node has a pump thread that only moves events into one queue. Nothing is sh
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -28,6 +29,9 @@ SCREEN_LAYERS = 4
 """A screened arm is started with this many layers and random weights: refusals and most evidence without the long load."""
 SHORTEST_PRIME = 0.2
 """Least `phase_scale` of an unmeasured launch, unless the study's own is less."""
+
+END_S = 45.0
+"""Longest wait for nodes to end a launch in work; a service manager's SIGKILL comes after 60 s."""
 
 
 class Listener(Protocol):
@@ -110,12 +114,20 @@ class StudyLoop:
                     break
                 self._take()
         except BaseException:
-            for node in self._nodes.values():
-                if node.slot is not None:
-                    threading.Thread(target=node.handle.abort, daemon=True).start()
+            self._end_busy_nodes()
             raise
         if not self._nodes:
             raise NotFinished("no node is left; start the same command again when one is back")
+
+    def _end_busy_nodes(self) -> None:
+        """Ends what runs and waits for it: who is told that the study was interrupted must find the GPUs free."""
+        busy = [node.handle for node in self._nodes.values() if node.slot is not None]
+        enders = [threading.Thread(target=handle.close, name=f"end-{handle.name}", daemon=True) for handle in busy]
+        for ender in enders:
+            ender.start()
+        deadline = time.monotonic() + END_S
+        for ender in enders:
+            ender.join(max(0.0, deadline - time.monotonic()))
 
     def _known_baseline(self) -> dict[str, Any] | None:
         """The baseline's resolved configuration as an earlier driver's launch recorded it: arms are compared with it for fairness."""

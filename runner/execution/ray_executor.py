@@ -18,6 +18,7 @@ from runner.execution.executor import NodeHandle
 from runner.execution.job import NodeFacts, NodeOrder
 from runner.execution.pool import alike, difference, kind_of
 from runner.execution.ray_node import NodeActor, RayNode, cause, first_line
+from runner.execution.ray_shutdown import shield, shut_down
 from runner.records.schema import EngineIdentity
 from runner.spec.study import RaySpec
 
@@ -62,7 +63,9 @@ class RayExecutor:
         self._thread.start()
 
     def _start(self) -> None:
-        """Starts Ray and stays: the kernel ends Ray's processes with the *thread* that started them (PR_SET_PDEATHSIG)."""
+        """Starts Ray and stays: the kernel ends Ray's processes with the *thread* that started them (PR_SET_PDEATHSIG). They inherit its
+        mask (see ray_shutdown)."""
+        shield()
         try:
             self._init()
         except BaseException as error:  # noqa: BLE001  handed to the thread that waits for the cluster
@@ -71,7 +74,7 @@ class RayExecutor:
         self._closing.wait()
         ray = sys.modules.get("ray")
         if ray is not None and ray.is_initialized():
-            ray.shutdown()
+            shut_down(ray)
 
     def _init(self) -> None:
         prepare_environment()

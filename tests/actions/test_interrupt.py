@@ -1,8 +1,16 @@
-"""Ctrl-C while the command is still importing: an end without a trace, exit code 130."""
+"""Signals: Ctrl-C while the command is still importing, SIGTERM to the whole process group in the middle of a launch."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
+
+from runner.engines import process
+from runner.engines.ledger import Entry, books
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CODE = """
@@ -21,3 +29,34 @@ def test_ctrl_c_during_the_imports() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 130
     assert done.stderr == "interrupted\n"
+
+
+@pytest.mark.parametrize("executor", ["ray", "inline"])
+def test_sigterm_to_the_whole_group_ends_a_launch_in_order(tmp_path: Path, executor: str) -> None:
+    """As `timeout`, cron's night and a service manager send it: Ray's processes must outlive the launch that they carry."""
+    out = tmp_path / "out.txt"
+    command = [sys.executable, "-m", "runner", "+experiment=smoke", "yes=true", f"execution.executor={executor}", "tracking.enabled=false"]
+    command += ["study.name=one", f"tracking.root={tmp_path / 'runs'}", f"execution.lock_dir={tmp_path / 'lock'}"]
+    with out.open("w") as text:
+        driver = subprocess.Popen(command, cwd=REPOSITORY, stdout=text, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 90
+        while "TPOT" not in out.read_text() and time.monotonic() < deadline and driver.poll() is None:
+            time.sleep(0.1)
+        assert driver.poll() is None and "TPOT" in out.read_text()
+        started = [seen for entry in ledger_entries(tmp_path / "lock") if (seen := process.look(entry.pid)) and seen.live]
+        assert started
+        os.killpg(driver.pid, signal.SIGTERM)
+        assert driver.wait(timeout=30) == 130
+    finally:
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+    assert "interrupted" in out.read_text()
+    assert [seen for seen in started if process.is_live(seen.pid, seen.start)] == []
+    assert list((tmp_path / "lock").rglob("*.jsonl")) == []
+    journal = (tmp_path / "runs" / "studies" / "one" / "journal.jsonl").read_text()
+    assert '"kind":"launch_finished"' in journal or '"kind":"launch_started"' in journal
+
+
+def ledger_entries(folder: Path) -> list[Entry]:
+    return [entry for book in books(folder) for entry in book.entries]

@@ -75,8 +75,6 @@ class FakeNode:
 
     def close(self) -> None: ...
 
-    def abort(self) -> None: ...
-
 
 class FakeExecutor:
     kind = "fake"

@@ -11,7 +11,7 @@ from runner.errors import NodeBusy
 from runner.execution.executor import Executor
 from runner.execution.inline import InlineExecutor
 from runner.records.schema import LaunchRecord
-from tests.execution.conftest import wait_for_none
+from tests.execution.conftest import marked_with, wait_for_none
 from tests.execution.launching import engine, launch_job, node_order
 
 
@@ -51,14 +51,14 @@ def test_a_node_that_another_study_holds_is_busy(make_executor: Callable[[], Exe
         executor.close()
 
 
-def test_abort_in_the_middle_of_a_launch_leaves_nothing(make_executor: Callable[[], Executor], tmp_path: Path) -> None:
+def test_close_in_the_middle_of_a_launch_leaves_nothing(make_executor: Callable[[], Executor], tmp_path: Path) -> None:
     executor = make_executor()
     try:
         (node,) = executor.open(node_order(tmp_path / "lock"), None)
         events = node.launch(launch_job(tmp_path, load_s=60))
         assert next(events).kind == "stage"
-        node.abort()
-        assert wait_for_none(tmp_path) == []
+        node.close()
+        assert marked_with(tmp_path) == []  # not a moment later
     finally:
         executor.close()
 

@@ -49,7 +49,7 @@ def test_a_killed_actor_is_a_lost_node_that_leaves_nothing_and_can_be_replaced(r
         threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
         with pytest.raises(NodeLost):
             list(events)
-        node.abort()
+        node.close()
         assert wait_for_none(tmp_path) == []
         replacement = executor.replace(order)
         assert replacement is not None

@@ -84,6 +84,11 @@ def _explain(hit: Hit, found: Scan, facts: Facts) -> Diagnosis:
     return verdict(kind, confidence, hit.line, hit.rule.cause, hit.rule.remedy)
 
 
+# The class is about the pool; here it was not refused as too small, the GPU ran out while it was made, and the remedy is the opposite.
+POOL_TOO_LARGE = "GPU memory ran out while the KV cache pool was allocated: the pool asked for is larger than what is left"
+SMALLER_POOL = "lower --mem-fraction-static or --max-total-tokens"
+
+
 def _out_of_memory(hit: Hit, found: Scan, facts: Facts) -> Diagnosis:
     """Which memory ran out: by the sentence, by the frames of the traceback, by the stage that the rank was in."""
     frames = "\n".join(trace.frames for trace in found.traces if trace.start <= hit.line.number <= trace.end + NEAR)
@@ -95,7 +100,7 @@ def _out_of_memory(hit: Hit, found: Scan, facts: Facts) -> Diagnosis:
     ):
         return verdict("cuda_graph_capture_oom", 0.93, hit.line, remedy=remedy)
     if re.search(r"init_memory_pool|token_to_kv_pool|memory_pool\.py|_create_buffers|init_kv|alloc_memory_pool", frames):
-        return verdict("kv_pool_too_small", 0.88, hit.line, remedy=remedy)
+        return verdict("kv_pool_too_small", 0.88, hit.line, cause=POOL_TOO_LARGE, remedy=remedy or SMALLER_POOL)
     if re.search(r"load_model|create_weights|load_weights|process_weights_after_loading|model_loader|_initialize_model", frames):
         return verdict("cuda_oom_weight_load", 0.93, hit.line, remedy=remedy)
     if (
@@ -105,11 +110,11 @@ def _out_of_memory(hit: Hit, found: Scan, facts: Facts) -> Diagnosis:
         return verdict("cuda_oom_serving", 0.85, hit.line, remedy=remedy)
     by_stage = {
         "weights": "cuda_oom_weight_load",
-        "weights_done": "kv_pool_too_small",
-        "pool": "kv_pool_too_small",
         "graphs": "cuda_graph_capture_oom",
         "pool_done": "cuda_graph_capture_oom",
     }
+    if stage in ("weights_done", "pool"):
+        return verdict("kv_pool_too_small", 0.75, hit.line, cause=POOL_TOO_LARGE, remedy=remedy or SMALLER_POOL)
     if stage in by_stage:
         return verdict(by_stage[stage], 0.75, hit.line, remedy=remedy)
     return verdict("cuda_oom_weight_load", 0.45, hit.line, cause="GPU memory ran out; the log does not say at which stage", remedy=remedy)

@@ -192,6 +192,23 @@ def test_an_engine_that_cannot_be_forked_is_asked_in_a_process_an_arm(engine: tu
     assert two.kind == "rejected_argument_combination"
 
 
+def test_arms_in_processes_of_their_own_are_asked_beside_each_other(engine: tuple[str, ...], tmp_path: Path) -> None:
+    """An engine takes ten seconds to import on a GPU node: a dozen arms one after another would cost minutes of an idle node. Here
+    each waits until the other one is there."""
+    met = tmp_path / "met"
+    met.mkdir()
+    refusal = (
+        "if os.getpid() != IMPORTED:\n        raise RuntimeError('Cannot re-initialize CUDA in forked subprocess. Use spawn.')\n"
+        f"    import pathlib, time\n    here = pathlib.Path({str(met)!r})\n    (here / str(os.getpid())).touch()\n    until = time.monotonic() + 20\n"
+        "    while len(list(here.iterdir())) < 2:\n        time.sleep(0.02)\n        assert time.monotonic() < until, 'alone'\n    "
+    )
+    small_package(
+        Path(engine[0]),
+        {"sglang/srt/server_args.py": ARGUMENTS.replace("args.random_seed = random", refusal + "args.random_seed = random")},
+    )
+    assert [answer.ok for answer in resolve(engine, request("a"), request("b"))] == [True, True]
+
+
 def test_the_options_are_asked_of_the_parser(engine: tuple[str, ...]) -> None:
     options = options_of(sys.executable, python_path=engine)
     assert {"tp-size", "tensor-parallel-size", "enable-mscclpp", "help"} <= options
