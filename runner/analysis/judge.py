@@ -251,7 +251,9 @@ def _method(
         "allows); a block without baseline informs through its other arms",
         "intervals": "simultaneous over arms (Dunnett), metrics and phases (Sidak), looks (Lan-DeMets, Pocock-type)",
         "same": "interval inside the margin (two one-sided tests)",
-        "variance": "pooled over arms, moderated by the node's noise floor" if noise is not None else "pooled over arms; no noise floor",
+        "variance": "pooled over arms (clearly noisier ones apart), moderated by the node's noise floor"
+        if noise is not None
+        else "pooled over arms (clearly noisier ones apart); no noise floor",
         "alpha": protocol.alpha,
         "families": len(states),
         "blocks": len(block_numbers(launches)),

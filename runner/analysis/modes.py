@@ -111,8 +111,11 @@ def study_gaps(values: Array, mask: Mask) -> Array:
     """(S, B, M) log values, arms in columns -> (S,): distance of two speeds seen inside the study, 0 where there is one.
 
     Whatever the arms' effects are, on a node of two speeds the steps between successive launches of one arm fall into 'same
-    speed' and 'other speed'. The larger steps must also be clear of the smaller ones by more than these are long."""
+    speed' and 'other speed'. The larger steps must also be clear of the smaller ones by more than these are long. A node's speeds
+    show in more than one arm: where three or more were launched and one alone takes the larger steps, that arm is noisy."""
     steps = steps_between_launches(values, mask)
+    arm_of_step = np.tile(np.arange(values.shape[2]), max(values.shape[1] - 1, 0))
+    several = mask.any(axis=1).sum(axis=1) > 2
     gaps = np.zeros(len(values))
     counts = np.isfinite(steps).sum(axis=1)
     for n in np.unique(counts):
@@ -123,5 +126,8 @@ def study_gaps(values: Array, mask: Mask) -> Array:
         found = split(own)
         upper = np.array([np.median(line[lower:]) for line, lower in zip(own, found.lower, strict=True)])
         apart = found.bottom_of_upper - found.top_of_lower > found.top_of_lower
+        large = steps[rows] >= found.bottom_of_upper[:, None]
+        arms = np.array([len(set(arm_of_step[line])) for line in large])
+        apart &= (arms > 1) | ~several[rows]
         gaps[rows] = np.where((found.distance > critical_distance(int(n), folded=True)) & apart, upper, 0.0)
     return gaps

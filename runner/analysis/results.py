@@ -43,6 +43,8 @@ def hypothesis_result(group: Group, arm: str, launches: Sequence[LaunchRecord]) 
     if group.mode_gap > 0:
         gap = 100 * float(np.expm1(group.mode_gap))
         notes.append(f"bimodal: two speeds {gap:.1f} % apart; no verdict inside that distance")
+    if bool(last.noisy[0, column]):
+        notes.append("its launches vary clearly more than the other arms': compared by its own variance, the others without it")
     if bool(result.conflict[0, column]):
         notes.append("the looks contradict each other (their intervals have nothing in common): something changed during the study")
     if bool(last.dropped_first[0]):

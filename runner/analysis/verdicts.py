@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from runner.analysis.blockfit import Fit, first_launch_is_odd, fit_blocks
 from runner.analysis.dunnett import critical_values
+from runner.analysis.noisy_arms import set_aside
 from runner.analysis.spending import nominal_levels
 from runner.analysis.variance import Prior, launch_variance
 
@@ -51,7 +52,8 @@ class Rules:
 @dataclass(frozen=True)
 class Look:
     """Results at one look, shapes (S, A): log ratio, standard error, interval of this look, degrees of freedom, critical value,
-    launches of arm and baseline that counted, and the launch standard deviation used."""
+    launches of arm and baseline that counted, the launch standard deviation used, and
+    whether the arm was set aside as clearly noisier than the rest."""
 
     estimate: Array
     error: Array
@@ -63,6 +65,7 @@ class Look:
     baseline_launches: Array
     launch_sd: Array
     fit: Fit
+    noisy: Mask
     dropped_first: Mask
 
 
@@ -89,7 +92,7 @@ def look(
 ) -> Look:
     """One look at (S, B, M) data at nominal `level`. `first` = (block, column of each study) of the study's first launch: it is
     left out where it is an outlier (a first launch is known to be suspect, whatever it shows)."""
-    fit = _fit(values, mask, slots, rules)
+    fit = _fit(values, mask, slots)
     studies = values.shape[0]
     dropped: Mask = np.zeros(studies, dtype=np.bool_)
     if first is not None:
@@ -98,8 +101,9 @@ def look(
         if dropped.any():
             mask = mask.copy()
             mask[rows[dropped], first[0], first[1][dropped]] = False
-            fit = _fit(values, mask, slots, rules)
-    spread = launch_variance(fit, rules.prior)
+            fit = _fit(values, mask, slots)
+    fit, quiet, aside = set_aside(values, mask, slots, fit, _fit, floor=rules.prior is not None and rules.prior.df > 0)
+    spread = launch_variance(quiet, rules.prior, aside)
     connected = np.isfinite(fit.unscaled)
     error = np.where(connected, np.sqrt(spread.variance * np.where(connected, fit.unscaled, 0.0)), np.inf)
     critical = critical_values(level, rules.family, spread.df)
@@ -119,6 +123,7 @@ def look(
         baseline_launches=baseline,
         launch_sd=np.sqrt(spread.variance),
         fit=fit,
+        noisy=aside.noisy[:, 1:],
         dropped_first=dropped,
     )
 
@@ -129,7 +134,7 @@ def _odd(fit: Fit, first: tuple[int, NDArray[np.intp]], rules: Rules) -> Mask:
     return first_launch_is_odd(fit, first, rules.slower, ODD_FIRST_WITH_FLOOR, rules.prior.variance, rules.prior.effective_df)
 
 
-def _fit(values: Array, mask: Mask, slots: Array, rules: Rules) -> Fit:
+def _fit(values: Array, mask: Mask, slots: Array) -> Fit:
     """With the slope over positions where the design leaves degrees of freedom for it (decided by the design, not the data)."""
     counts = mask.sum(axis=2)
     blocks = (counts > 0).sum(axis=1)

@@ -16,8 +16,9 @@ def fit(studies: int, blocks: int, columns: int, seed: int = 1, scale: np.ndarra
 def test_pooled_variance_is_unbiased_and_ignores_blocks() -> None:
     spread = launch_variance(fit(4000, 4, 5, block_sd=5.0))
     assert spread.df[0, 0] == 12
-    # Arms that look noisy get their own, larger variance: a few percent on average.
-    assert spread.variance.mean() == pytest.approx(1.0, abs=0.06)
+    # Arms that look noisier are compared by a larger variance: a tenth on average.
+    assert np.median(spread.variance) == pytest.approx(1.0, abs=0.06)
+    assert 1.0 < spread.variance.mean() < 1.13
 
 
 def test_one_arm_without_floor_has_more_freedom_and_blocks_only_widen() -> None:
@@ -43,10 +44,10 @@ def test_a_floor_that_the_study_contradicts_is_dropped() -> None:
     assert spread.df[0, 0] == 12
 
 
-def test_a_noisy_arm_gets_its_own_variance() -> None:
-    spread = launch_variance(fit(500, 8, 5, scale=np.array([1.0, 1.0, 1.0, 1.0, 8.0])))
-    assert np.median(spread.variance[:, 3]) > 2 * np.median(spread.variance[:, 0])
-    assert np.all(spread.df[:, 3] <= spread.df[:, 0] + 1e-9)
+def test_a_suspected_arm_is_compared_by_more_than_the_pool() -> None:
+    spread = launch_variance(fit(500, 8, 5, scale=np.array([1.0, 1.0, 1.0, 1.0, 2.0])))
+    assert np.median(spread.variance[:, 3]) > 1.3 * np.median(spread.variance[:, 0])
+    assert np.all(spread.df[:, 3] == spread.df[:, 0])
 
 
 def test_other_studies_are_believed_only_so_far() -> None:

@@ -18,10 +18,12 @@ from runner.analysis.winners_curse import adjusted_ratios
 from runner.planning.order import blocks as williams_blocks
 
 Array = NDArray[np.float64]
-SHAPES = ("gaussian", "heavy", "drift", "bimodal", "first")
+SHAPES = ("gaussian", "heavy", "drift", "bimodal", "first", "noisy arm")
 DRIFT_PER_SLOT = 0.003
 MODE_GAP = float(np.log(1.2))
 FIRST_SLOWER = 0.05
+NOISIER = 20.0
+"""The last arm's launches vary so many times more than the others', as decode without CUDA graphs did on an H200."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ def simulate(cell: Cell, studies: int, seed: int = 1) -> Outcome:
             break
         rank = np.where(running, planned[:, block], columns + 1).argsort(axis=1).argsort(axis=1)
         drawn = truth + noise(rng, cell, (studies, columns))
+        if cell.shape == "noisy arm" and columns > 2:
+            drawn[:, -1] = truth[-1] + NOISIER * (drawn[:, -1] - truth[-1])
         if cell.shape == "drift":
             drawn = drawn + direction[:, None] * DRIFT_PER_SLOT * (done[:, None] + rank)
         if cell.shape == "first" and block == 0:
