@@ -3,17 +3,12 @@
 import json
 import re
 import statistics
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.actions.settle import decide
-from runner.records.decision import Decision
-from runner.records.files import read_json
-from runner.records.paths import StudyPaths
-from runner.spec.protocol import Protocol
+from tests.docs.published import Published
 
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "h200_allreduce" / "results"
 PAGE = re.sub(r"\s+", " ", (RESULTS / "README.md").read_text())
@@ -31,31 +26,8 @@ DECISION = json.loads((RESULTS / "decision.json").read_text())
 FITS = {name: item["fit"] for name, item in json.loads((RESULTS / "probe.json").read_text())["algorithms"].items()}
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> StudyPaths:
-    folder = tmp_path_factory.mktemp("h200")
-    with tarfile.open(RESULTS / "study.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return StudyPaths(folder / "studies" / "allreduce-x2")
-
-
-def test_todays_code_grades_and_judges_the_records_as_the_decision_says(study: StudyPaths) -> None:
-    protocol = Protocol.model_validate(read_json(study.config)["protocol"])
-    _, records, decision = decide(study, protocol, regrade=True)
-    committed = Decision.model_validate(DECISION)
-    assert [record.launch for record in records] == [record["launch"] for record in LAUNCHES]
-    for now, then in zip(decision.arms, committed.arms, strict=True):
-        assert (now.name, now.status, now.verdict, now.launches) == (then.name, then.status, then.verdict, then.launches)
-        assert [(item.factor, item.level, item.grade) for item in now.evidence] == [
-            (item.factor, item.level, item.grade) for item in then.evidence
-        ]
-        decided, told = ([item for item in arm.hypotheses if item.effect_pct is not None] for arm in (now, then))
-        for mine, theirs in zip(decided, told, strict=True):
-            assert (mine.phase, mine.metric, mine.verdict, mine.launches) == (theirs.phase, theirs.metric, theirs.verdict, theirs.launches)
-            assert (mine.effect_pct, mine.low_pct, mine.high_pct) == pytest.approx(
-                (theirs.effect_pct, theirs.low_pct, theirs.high_pct), rel=1e-4
-            )
-    assert decision.cells == committed.cells
+def test_todays_code_grades_and_judges_the_records_as_the_decision_says(tmp_path: Path) -> None:
+    Published(RESULTS, "allreduce-x2").assert_judged_the_same(tmp_path)
 
 
 def metric(record: dict[str, Any], phase: str, name: str) -> float:

@@ -1,0 +1,88 @@
+"""A committed study: its records, and whether today's code judges them as its decision says."""
+
+import json
+import statistics
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.actions.settle import decide
+from runner.records.decision import Decision
+from runner.records.files import read_json
+from runner.records.paths import StudyPaths
+from runner.spec.protocol import Protocol
+
+
+@dataclass(frozen=True)
+class Published:
+    """`folder`: an experiment's results; `study`: the study's name inside study.tar.xz."""
+
+    folder: Path
+    study: str
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
+
+    @property
+    def launches(self) -> list[dict[str, Any]]:
+        return self.lines("launches.jsonl")
+
+    @property
+    def decision(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "decision.json").read_text()))
+
+    @property
+    def measured(self) -> list[dict[str, Any]]:
+        return [record for record in self.launches if record["outcome"] == "ok" and record["purpose"] == "measure"]
+
+    def of(self, arm: str, phase: str, metric: str) -> list[float]:
+        return [
+            float(found["metrics"][metric])
+            for record in self.measured
+            if record["arm"] == arm
+            for found in record["phases"]
+            if found["phase"] == phase
+        ]
+
+    def mean(self, arm: str, phase: str, metric: str) -> float:
+        return statistics.mean(self.of(arm, phase, metric))
+
+    def spread(self, arm: str, phase: str, metric: str) -> float:
+        """Coefficient of variation, percent."""
+        return 100 * statistics.stdev(self.of(arm, phase, metric)) / self.mean(arm, phase, metric)
+
+    def hypothesis(self, arm: str, phase: str) -> dict[str, Any]:
+        found = next(item for item in self.decision["arms"] if item["name"] == arm)
+        return dict(next(item for item in found["hypotheses"] if item["phase"] == phase))
+
+    def stage(self, name: str) -> float:
+        return float(statistics.median(record["stages"].get(name, 0.0) for record in self.measured))
+
+    def assert_judged_the_same(self, folder: Path) -> None:
+        """Unpacks the study into `folder`, grades its logs again and judges it."""
+        with tarfile.open(self.folder / "study.tar.xz") as archive:
+            archive.extractall(folder, filter="data")
+        study = StudyPaths(folder / "studies" / self.study)
+        _, records, decision = decide(study, Protocol.model_validate(read_json(study.config)["protocol"]), regrade=True)
+        committed = Decision.model_validate(self.decision)
+        assert [record.launch for record in records] == [record["launch"] for record in self.launches]
+        assert decision.cells == committed.cells
+        for now, then in zip(decision.arms, committed.arms, strict=True):
+            assert (now.name, now.status, now.verdict, now.launches) == (then.name, then.status, then.verdict, then.launches)
+            assert [(item.factor, item.level, item.grade) for item in now.evidence] == [
+                (item.factor, item.level, item.grade) for item in then.evidence
+            ]
+            decided, told = ([item for item in arm.hypotheses if item.effect_pct is not None] for arm in (now, then))
+            for mine, theirs in zip(decided, told, strict=True):
+                assert (mine.phase, mine.metric, mine.verdict, mine.launches) == (
+                    theirs.phase,
+                    theirs.metric,
+                    theirs.verdict,
+                    theirs.launches,
+                )
+                assert (mine.effect_pct, mine.low_pct, mine.high_pct) == pytest.approx(
+                    (theirs.effect_pct, theirs.low_pct, theirs.high_pct), rel=1e-4
+                )
