@@ -43,6 +43,10 @@ class Simulation(Strict):
         description="rows of a decode step -> launch-to-launch standard deviation, percent, on top of launch_noise_pct; the nearest row "
         "count (by ratio) answers for the others",
     )
+    level_noise_pct: dict[str, float] = Field(
+        default_factory=dict,
+        description="'factor=level' -> launch-to-launch standard deviation of decode steps of arms with that level, percent, on top",
+    )
     prefill_noise_pct: float = Field(default=0.0, ge=0, description="launch-to-launch standard deviation of prefill passes, percent")
     stage_share: dict[str, float] = Field(
         default_factory=dict,

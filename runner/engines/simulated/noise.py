@@ -52,9 +52,13 @@ def launch_factors(simulation: Mapping[str, Any], launch_index: int, arm: str) -
         int(rows): math.exp(percent / 100 * random.Random(f"{simulation['seed']}/{launch_index}/{arm}/rows {rows}").gauss(0, 1))
         for rows, percent in simulation.get("decode_noise_pct", {}).items()
     }
+    shift_of_level = 0.0
+    for level in set(arm.split("+")) & set(simulation.get("level_noise_pct", {})):
+        percent = simulation["level_noise_pct"][level]
+        shift_of_level += percent / 100 * random.Random(f"{simulation['seed']}/{launch_index}/{arm}/{level}").gauss(0, 1)
     own = random.Random(f"{simulation['seed']}/{launch_index}/{arm}/prefill").gauss(0, 1)
     return LaunchFactors(
-        decode=math.exp(shift + sigma * (0.8 * common + 0.6 * decode)),
+        decode=math.exp(shift + shift_of_level + sigma * (0.8 * common + 0.6 * decode)),
         prefill=math.exp(shift + sigma * (0.8 * common + 0.6 * prefill) + simulation.get("prefill_noise_pct", 0.0) / 100 * own),
         load=load,
         decode_by_rows=by_rows,

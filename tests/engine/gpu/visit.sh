@@ -9,7 +9,7 @@
 #   DRILLS           failures on purpose after a finished study: "port scheduler", or empty
 #   PROBE            1: measure the collectives first (action=probe), once a machine
 #   HOME_FOR_VISIT   where all is unpacked (default /tmp/visit)
-#   DRY_RUN          1: the simulated engine of this checkout instead of a GPU and an engine's archive; ENGINE=simulated_h200 makes it as slow as H200s were
+#   DRY_RUN          1: the simulated engine of this checkout instead of a GPU and an engine's archive; ENGINE=simulated_h200 or simulated_h200_single makes it as slow as H200s were
 #   PYTHON           the interpreter (default python3): the engine's and the runner's
 set -u
 limit=$1 study=$2; shift 2

@@ -1,0 +1,83 @@
+"""The profile of one H200 says what the committed records say; no figure here is typed."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.engines.simulated.cost import cost_model
+from runner.engines.simulated.in_force import Force
+from runner.engines.simulated.noise import launch_factors
+from runner.engines.simulated.shapes import Model, Node
+from runner.spec.engine import EngineSpec, Simulation
+from runner.spec.model import ModelSpec
+from runner.spec.node import NodeSpec
+from tests.docs.published import Published
+
+ROOT = Path(__file__).resolve().parents[3]
+STUDY = Published(ROOT / "experiments" / "h200_single" / "results", "single-x1")
+STREAMS = {1: "decode_c1", 16: "decode_c16", 64: "decode_c64"}
+EAGER, SLOW = "cuda_graph_batch_sizes=none", "overlap_schedule=off"
+SIZES = (1, 2, 4, 8, 16, 32, 48, 64)
+
+
+def read(name: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "conf" / name).read_text()))
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Simulation:
+    base, profile = read("engine/simulated.yaml"), read("engine/simulated_h200_single.yaml")
+    profile.pop("defaults")
+    merged = {**base, **profile, "simulation": {**base["simulation"], **profile["simulation"]}}
+    return EngineSpec.model_validate(merged).simulation
+
+
+def tpot(arm: str, streams: int) -> float:
+    return statistics.median(STUDY.of(arm, STREAMS[streams], "tpot_p50_ms"))
+
+
+def decode_ms(simulation: Simulation, streams: int, **force: Any) -> float:
+    model = Model.of(ModelSpec.model_validate(read("model/moe_small.yaml")).model_dump(mode="json"))
+    node = Node.of(NodeSpec.model_validate(read("node/h200_x1.yaml")).model_dump(mode="json"))
+    costs = cost_model(model, node, Force(**{"tp": 1, "graph_sizes": SIZES, **force}), simulation.compute, {}, {})
+    return costs.decode_s(streams, streams * 320) * 1e3
+
+
+def test_starts_and_noise_are_those_of_the_records(simulation: Simulation) -> None:
+    load = STUDY.stage("start")
+    assert simulation.load_s == pytest.approx(load, rel=0.02)
+    assert simulation.stage_share == pytest.approx(
+        {name: STUDY.stage(f"start_{name}") / load for name in simulation.stage_share}, abs=0.002
+    )
+    assert simulation.decode_noise_pct == pytest.approx(
+        {streams: STUDY.spread("baseline", phase, "tpot_p50_ms") for streams, phase in STREAMS.items()}, rel=0.03
+    )
+    assert simulation.prefill_noise_pct == pytest.approx(STUDY.spread("baseline", "prefill", "ttft_p50_ms"), rel=0.03)
+    assert simulation.level_noise_pct == pytest.approx(
+        {arm: STUDY.spread(arm, "decode_c16", "tpot_p50_ms") for arm in (EAGER, SLOW)}, rel=0.03
+    )
+
+
+def test_token_times_lie_where_they_were_measured(simulation: Simulation) -> None:
+    assert decode_ms(simulation, 16) == pytest.approx(tpot("baseline", 16), rel=0.01)
+    assert decode_ms(simulation, 1) == pytest.approx(tpot("baseline", 1), rel=0.1)
+    assert decode_ms(simulation, 64) == pytest.approx(tpot("baseline", 64), rel=0.17)
+    lost = decode_ms(simulation, 16, overlap_schedule=False) - decode_ms(simulation, 16)
+    assert lost == pytest.approx(tpot(SLOW, 16) - tpot("baseline", 16), rel=0.02)
+    assert decode_ms(simulation, 16, graph_sizes=()) == pytest.approx(
+        tpot(EAGER, 16), rel=STUDY.spread(EAGER, "decode_c16", "tpot_p50_ms") / 100
+    )
+
+
+def test_a_noisy_level_makes_its_arm_noisy_and_no_other(simulation: Simulation) -> None:
+    plain = simulation.model_dump(mode="json")
+    for arm, percent in (
+        (EAGER, simulation.level_noise_pct[EAGER]),
+        (f"page_size=64+{SLOW}", simulation.level_noise_pct[SLOW]),
+        ("page_size=64", 0.0),
+    ):
+        values = [launch_factors(plain, index, arm).decode for index in range(400)]
+        assert 100 * statistics.stdev(values) / statistics.mean(values) == pytest.approx(percent, rel=0.12)
