@@ -162,7 +162,7 @@ def measure(
         stop.install()  # Ray puts its own handlers
         nodes = [handle.describe().model_dump(mode="json") for handle in handles]
         study.journal.append("nodes", nodes=nodes)
-        note_node(ground, study.paths, nodes)
+        note_node(ground, study.paths, handles)
         tracking.start()  # not before: its imports would slow the start of Ray
         threading.Thread(target=prepare_views, name="prepare-views", daemon=True).start()
         loop = StudyLoop(study, recipe, scheduler, executor, order, listener, stop.asked)

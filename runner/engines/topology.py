@@ -1,6 +1,7 @@
 """`nvidia-smi topo -m` as data: which link joins each pair of GPUs, and which NUMA node each GPU is on."""
 
 import re
+import subprocess
 from dataclasses import dataclass
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -12,6 +13,17 @@ MEANING = {
     "PXB": "several PCIe bridges",
     "PIX": "one PCIe bridge",
 }
+
+
+def read_matrix() -> str | None:
+    """What `nvidia-smi topo -m` prints on this machine, without its terminal codes; None where it is absent or fails within 20 s."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ANSI.sub("", done.stdout) if done.returncode == 0 else None
 
 
 @dataclass(frozen=True)

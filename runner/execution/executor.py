@@ -17,6 +17,9 @@ class NodeHandle(Protocol):
 
     def describe(self) -> NodeFacts: ...
 
+    def topology(self) -> str:
+        """`nvidia-smi topo -m` of the node's first machine, '' where nothing tells. Takes seconds; callable while a launch runs."""
+
     def launch(self, job: LaunchJob) -> Iterator[Event]:
         """Raises NodeLost, ClientBroken."""
 

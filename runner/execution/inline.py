@@ -18,6 +18,9 @@ class InlineNode:
     def describe(self) -> NodeFacts:
         return self._worker.describe()
 
+    def topology(self) -> str:
+        return self._worker.topology()
+
     def launch(self, job: LaunchJob) -> Iterator[Event]:
         return self._worker.launch(job)
 

@@ -24,6 +24,9 @@ class NodeActor:
         self._worker = NodeWorker(order)
         return self._worker.facts  # type: ignore[no-any-return]
 
+    def topology(self) -> str:
+        return str(self._worker.topology())
+
     def launch(self, job: LaunchJob) -> Iterator[Event]:
         yield from self._worker.launch(job)
 
@@ -62,6 +65,13 @@ class RayNode:
 
     def describe(self) -> NodeFacts:
         return self._facts
+
+    def topology(self) -> str:
+        import ray
+
+        with contextlib.suppress(Exception):
+            return str(ray.get(self._actors[0].topology.remote(), timeout=60))
+        return ""
 
     def launch(self, job: LaunchJob) -> Iterator[Event]:
         import ray

@@ -16,6 +16,7 @@ from runner.engines.guard import GuardBroken, GuardedOwner
 from runner.engines.ledger import Ledger
 from runner.engines.locks import NodeLock, default_lock_folder
 from runner.engines.registry import choose_engine
+from runner.engines.topology import read_matrix
 from runner.errors import NotFinished
 from runner.execution.job import Event, LaunchJob, NodeFacts, NodeOrder
 from runner.execution.launch import run_launch
@@ -106,6 +107,9 @@ class NodeWorker:
 
     def describe(self) -> NodeFacts:
         return self.facts
+
+    def topology(self) -> str:
+        return read_matrix() or ""
 
     def launch(self, job: LaunchJob) -> Iterator[Event]:
         """Yields events while the launch runs; the last one carries the record. Raises ClientBroken."""

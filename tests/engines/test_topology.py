@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.engines.topology import parse_topology
+from runner.engines.topology import parse_topology, read_matrix
 
 FIXTURES = Path(__file__).parent.parent / "fixtures/topology"
 
@@ -40,3 +40,16 @@ def test_a_cut_matrix_is_refused() -> None:
 def test_one_gpu_has_no_link() -> None:
     topology = parse_topology("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-15\tN/A\n")
     assert topology.kind == "none" and topology.numa == (None,)
+
+
+def test_the_matrix_is_read_without_the_terminals_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvidia-smi underlines its head also into a file."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f'#!/bin/sh\n[ "$*" = "topo -m" ] && cat {FIXTURES / "h200_x1.txt"}\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    text = read_matrix()
+    assert text is not None and "\x1b" not in text
+    assert (parse_topology(text).gpus, parse_topology(text).numa) == (("GPU0",), (0,))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert read_matrix() is None

@@ -62,6 +62,9 @@ class FakeNode:
     def describe(self) -> NodeFacts:
         return NodeFacts(host=self.name, boot_id=self.name, engine=ENGINE)
 
+    def topology(self) -> str:
+        return f"matrix of {self.name}"
+
     def launch(self, job: LaunchJob) -> Iterator[Event]:
         if self.lost:
             raise NodeLost(f"{self.name} is gone")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runner.engines.gpu_limits import GpuLimits, gpu_limits
 from runner.engines.gpus import GpuDevice, Gpus, GpuState
+from runner.engines.topology import read_matrix
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def gpu_facts() -> GpuFacts:
         states=tuple(gpus.states()),
         driver=gpus.driver_version(),
         occupied=tuple(gpus.not_free(gpus.uuids)),
-        topology=said("nvidia-smi", "topo", "-m"),
+        topology=read_matrix(),
         p2p=said("nvidia-smi", "topo", "-p2p", "r"),
         device_files=len(gpus.devices),
     )
