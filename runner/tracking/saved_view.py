@@ -11,6 +11,8 @@ from runner.tracking.view import RunView
 
 TAG_PREFIX = "mlflow.sharedViewState."
 KEPT = 30
+NAME_SHOWN = 22
+"""So many characters of a run's name MLflow's list shows; the column's width is not kept in a view."""
 _TAG_LIMIT = 20000
 
 
@@ -37,26 +39,30 @@ def view_tag(
     names = list(dict.fromkeys(metric.name for run in runs if run.kind == "arm" for metric in run.metrics))
     shown = [factor for factor in factors if len({run.params.get(factor) for run in runs if run.kind == "arm"}) > 1]
     title = f"SIMULATED study {study}" if simulated else f"Study {study}"
-    state = {**_table(study, names, shown), **_charts(names, shown, phases, simulated)}
+    cut = any(len(run.name) > NAME_SHOWN for run in runs if run.kind == "arm")
+    state = {**_table(study, names, shown, cut), **_charts(names, shown, phases, simulated)}
     text = json.dumps({"name": title, "createdAt": now_ms, "updatedAt": now_ms, "state": json.dumps(state)})
     if len(text) > _TAG_LIMIT:
-        state = {**_table(study, names[:6], shown[:6]), **_charts(names[:6], shown[:6], phases, simulated)}
+        state = {**_table(study, names[:6], shown[:6], cut), **_charts(names[:6], shown[:6], phases, simulated)}
         text = json.dumps({"name": title, "createdAt": now_ms, "updatedAt": now_ms, "state": json.dumps(state)})
     return text
 
 
-def _table(study: str, names: list[str], factors: list[str]) -> dict[str, Any]:
+def _table(study: str, names: list[str], factors: list[str], names_are_cut: bool) -> dict[str, Any]:
+    """Where the list cuts the arms' names off, their levels come first: they say which arm it is."""
     nights = [name for name in names if "night_" in name]
     effects = nights or [name for name in names if name.endswith("effect_pct")]
     values = [name for name in names if name.endswith(("tpot_p50_ms", "output_tok_s")) and not name.startswith("curve/")]
+    levels = [f"params.`{factor}`" for factor in factors]
     columns = [
         "params.`engine_version`",
+        *(levels if names_are_cut else ()),
         "tags.`verdict`",
         "tags.`status`",
         *[f"metrics.`{name}`" for name in effects[:6]],
         "tags.`evidence`",
     ]
-    columns += [f"params.`{factor}`" for factor in factors]
+    columns += [] if names_are_cut else levels
     columns += [f"metrics.`{name}`" for name in values[:6]]
     return {
         "searchFilter": f"tags.study = '{study}' AND tags.kind = 'arm'",

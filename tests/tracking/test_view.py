@@ -196,3 +196,16 @@ def test_revision_is_the_one_of_the_last_start() -> None:
     ]
     assert code_revision(plan, entries) == "b+"
     assert code_revision(plan, [*entries, {"kind": "nodes", "nodes": [{"host": "h", "code_revision": "c"}]}]) == "c"
+
+
+def test_levels_come_first_where_the_list_cuts_the_arms_names(tmp_path: Path) -> None:
+    synthetic = make(blocks=1, arms=3)
+    runs = view(synthetic, tmp_path)
+    long = [run.model_copy(update={"name": f"chunked_prefill_size=2048+{run.name}"}) if run.kind == "arm" else run for run in runs]
+    short = [run.model_copy(update={"name": "arm"}) if run.kind == "arm" else run for run in runs]
+
+    def first(named: list[RunView]) -> str:
+        state = json.loads(json.loads(view_tag("s", synthetic.plan.phases, synthetic.plan.factors, named, 1))["state"])
+        return str(state["columnOrder"][1])
+
+    assert first(long).startswith("params.") and first(short) == "tags.`verdict`"
