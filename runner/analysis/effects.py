@@ -8,6 +8,7 @@ simultaneous over all terms of all (phase, metric) (Sidak), from the pooled laun
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -17,6 +18,7 @@ from scipy.special import stdtrit
 from runner.analysis.blockfit import fit_blocks
 from runner.analysis.dunnett import sidak_level
 from runner.analysis.hypotheses import is_higher_better, margin_of
+from runner.analysis.noisy_arms import set_aside
 from runner.analysis.observations import block_table
 from runner.analysis.variance import launch_variance
 from runner.records.decision import Effect
@@ -52,16 +54,19 @@ def effects(plan: Plan, launches: Sequence[LaunchRecord], protocol: Protocol, fe
         table = block_table(launches, phase, metric, names)
         if not table.blocks or not table.mask[:, 0].any():
             continue
-        fit = fit_blocks(table.values[None], table.mask[None], table.slots[None], slope=False)
-        spread = launch_variance(fit)
-        variance, df = float(np.max(spread.variance[0])), float(spread.df[0].min())
-        if not np.isfinite(variance):
+        data = (table.values[None], table.mask[None], table.slots[None])
+        refit = partial(fit_blocks, slope=False)
+        fit, quiet, aside = set_aside(*data, refit(*data), refit, floor=False)
+        spread = launch_variance(quiet, None, aside)
+        if not np.isfinite(spread.variance[0]).all():
             continue  # one launch of each arm: nothing says how much launches differ
         counts = fit.arm_n[0]
         sign = 1 if is_higher_better(metric) else -1
         for term in terms:
             weights = np.array(term.weights)
             used = weights != 0
+            # The noisiest of the arms that the term compares speaks for it.
+            variance, df = (float(pick(values[0][used[1:]])) for pick, values in ((np.max, spread.variance), (np.min, spread.df)))
             if df <= 0 or np.any(counts[used] == 0) or not np.isfinite(fit.unscaled[0][used[1:]]).all():
                 continue
             estimate = float(weights[1:] @ fit.estimate[0])

@@ -11,6 +11,7 @@ from runner.records.plan import Plan
 from runner.records.schema import LaunchRecord
 from runner.reporting import box_plots, night_plots, plots, sections
 from runner.reporting.budget import budget_section
+from runner.reporting.forest import forest
 from runner.reporting.plots import Plot
 from runner.reporting.privacy import MEANINGS, Placeholders
 from runner.reporting.samples import request_samples
@@ -38,7 +39,7 @@ def draw(study: StudyPaths, decision: Decision, launches: Sequence[LaunchRecord]
     phases = list(dict.fromkeys([phase for phase, _ in keys] + [phase for arm in decision.arms for phase in arm.values]))
     compared = [name for name, (colour, _) in plots.arm_colours(decision).items() if colour != plots.OTHER]
     made: dict[str, list[Plot | None]] = {
-        "forest": [plots.guard(lambda p=phase, m=metric: plots.forest(decision, p, m)) for phase, metric in keys],  # type: ignore[misc]
+        "forest": [plots.guard(lambda p=phase, m=metric: forest(decision, p, m)) for phase, metric in keys],  # type: ignore[misc]
         "trade_off": [plots.guard(lambda: plots.trade_off(decision))],
         "boxes": [plots.guard(lambda: box_plots.boxes(decision, launches))],
         "distributions": [],

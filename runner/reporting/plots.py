@@ -137,40 +137,6 @@ def guard(draw: Callable[[], Plot | None]) -> Plot | None:
         return None
 
 
-def forest(decision: Decision, phase: str, metric: str) -> Plot | None:
-    """Effects with their simultaneous intervals; the margin is shaded, 0 is a line."""
-    rows = [(arm, item) for arm in words.ordered(decision) if (item := words.find(arm, phase, metric)) and item.effect_pct is not None]
-    if not rows:
-        return None
-    left_out = max(0, len(rows) - MOST_ROWS)
-    if left_out:
-        rows = sorted(rows, key=lambda row: -abs(row[1].effect_pct or 0))[:MOST_ROWS]
-    rows.sort(key=lambda row: row[1].effect_pct or 0.0)
-    figure, axis = new_figure(7.6, 0.9 + 0.27 * len(rows))
-    margin = rows[0][1].margin_pct
-    axis.axvspan(-margin, margin, color=SAME, alpha=0.14, linewidth=0)
-    axis.axvline(0, color=INK, linewidth=0.9)
-    titles = {}
-    for index, (arm, item) in enumerate(rows):
-        effect, colour = item.effect_pct or 0.0, VERDICT_INK.get(item.verdict, OPEN)
-        low, high = (effect if item.low_pct is None else item.low_pct), (effect if item.high_pct is None else item.high_pct)
-        gid = f"row{index}"
-        axis.plot([low, high], [index, index], color=colour, linewidth=2.2, solid_capstyle="round")
-        hollow = item.verdict in ("UNRESOLVED", "SAME")
-        axis.plot(
-            [effect], [index], marker="o", markersize=6, color=colour, markerfacecolor="none" if hollow else colour, gid=gid, linestyle=""
-        )
-        titles[gid] = f"{arm.name}: {item.verdict} {words.interval(item)} %, {item.launches} launches"
-    axis.set_yticks(range(len(rows)), [short(arm.name) for arm, _ in rows])
-    axis.set_ylim(-0.7, len(rows) - 0.3)
-    axis.grid(axis="y", visible=False)
-    axis.set_xlabel(f"effect on {words.metric_word(metric)} against the baseline, % (positive is better)")
-    axis.set_title(f"{phase}: {words.metric_word(metric)}", loc="left")
-    note = f"shaded: margin of {margin:g} %; filled: decided, hollow: SAME or UNRESOLVED"
-    note += f"; the {left_out} smallest effects are only in the table" if left_out else ""
-    return Plot(f"forest-{phase}-{metric}", f"Effects on {metric} in {phase}", with_tooltips(svg_text(figure), titles), note)
-
-
 def short(name: str, limit: int = 44) -> str:
     return name if len(name) <= limit else f"{name[: limit - 12]}...{name[-9:]}"
 
