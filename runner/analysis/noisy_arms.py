@@ -53,25 +53,25 @@ def set_aside(values: Array, mask: Mask, slots: Array, fit: Fit, refit: Refit, f
         out[rows, chosen] |= possible
         kept = mask & ~out[:, None, :]
         current = refit(values, kept, slots)
-        own, own_df, rest, rest_df, share = _compare(values, mask, kept, chosen, current, few)
+        own, own_df, rest, rest_df, share = _compare(values, mask, slots, kept, chosen, current, few)
         with np.errstate(divide="ignore", invalid="ignore"):
             unlikely = fdtrc(np.maximum(own_df, 1), np.maximum(rest_df, 1), own / np.maximum(rest * share, 1e-300))
         found = possible & (own_df >= LEAST - 1) & (rest_df >= 2) & (unlikely < NOISY / max(columns - 1, 1))
         if found.any():
             quiet = _put(quiet, found, current)
             noisy = np.where(found[:, None], out, noisy)
-            aside = _spreads(values, mask, kept, current, few, found, Aside(noisy, aside.variance, aside.df))
+            aside = _spreads(values, mask, slots, kept, current, few, found, Aside(noisy, aside.variance, aside.df))
     return _reported(fit, quiet, noisy), quiet, aside
 
 
-def _spreads(values: Array, mask: Mask, kept: Mask, quiet: Fit, few: Mask, found: Mask, aside: Aside) -> Aside:
+def _spreads(values: Array, mask: Mask, slots: Array, kept: Mask, quiet: Fit, few: Mask, found: Mask, aside: Aside) -> Aside:
     """The variances of all columns that are out where this step `found` something, against the columns that stay."""
     variance, df = aside.variance.copy(), aside.df.copy()
     for column in range(1, values.shape[2]):
         rows = found & aside.noisy[:, column]
         if rows.any():
             chosen = np.full(len(values), column)
-            own, own_df, _, _, _ = _compare(values, mask, kept, chosen, quiet, few)
+            own, own_df, _, _, _ = _compare(values, mask, slots, kept, chosen, quiet, few)
             variance[rows, column], df[rows, column] = own[rows], own_df[rows]
     return Aside(aside.noisy, variance, df)
 
@@ -86,7 +86,7 @@ def _noisiest(fit: Fit, out: Mask) -> NDArray[np.intp]:
 
 
 def _compare(
-    values: Array, mask: Mask, kept: Mask, chosen: NDArray[np.intp], without: Fit, few: Mask
+    values: Array, mask: Mask, slots: Array, kept: Mask, chosen: NDArray[np.intp], without: Fit, few: Mask
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Variance and degrees of freedom of the chosen column and of the others, and by how much the first is larger when both launch
     alike. Where `few` launches are there and no floor is, both are taken about each arm's own mean (see launch_variance)."""
@@ -97,6 +97,9 @@ def _compare(
     # What the others say of a block: the mean of what is fitted, less the arms that happen to be in it.
     arm = np.concatenate([np.zeros((len(chosen), 1)), without.estimate], axis=1)
     level = (fitted - np.where(kept, arm[:, None, :], 0.0)).sum(axis=2) / np.maximum(blocks, 1)
+    # And what the fitted slope over positions says of the chosen column's own place in the block.
+    middle = np.where(kept, slots, 0.0).sum(axis=2) / np.maximum(blocks, 1)
+    level = level + without.slope[:, None] * (slots[rows, :, chosen] - middle)
     known = there & ((blocks > 0) | few[:, None])
     shift = np.where(few[:, None], 0.0, level)
     y = np.where(known, values[rows, :, chosen] - shift, 0.0)

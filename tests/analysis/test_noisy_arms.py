@@ -80,3 +80,17 @@ def test_decode_without_graphs_does_not_hide_what_the_other_arms_show() -> None:
     assert list(result.verdict[0, [0, 3]]) == [UNRESOLVED, UNRESOLVED] and result.verdict[0, 2] == HIGHER
     assert study_gaps(at_16, mask)[0] == 0, "one arm's noise is not two speeds of the node"
     assert LOWER not in result.verdict
+
+
+def test_a_drift_over_the_positions_is_not_taken_for_noise() -> None:
+    """The fit has a slope over positions; an arm that stands early in one block and late in the next is not noisy for that."""
+    rng = np.random.default_rng(RNG_SEED)
+    slots = np.argsort(rng.random((1000, 4, 6)), axis=2).astype(float)
+    values = 0.1 * rng.standard_normal(slots.shape) + 3.0 * slots
+    mask = np.ones_like(values, bool)
+
+    def sloped(*data: np.ndarray) -> Fit:
+        return fit_blocks(*data, slope=True)
+
+    _, _, aside = set_aside(values, mask, slots, sloped(values, mask, slots), sloped, True)
+    assert aside.noisy.any(axis=1).mean() < 0.02
