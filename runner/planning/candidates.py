@@ -230,8 +230,22 @@ class RuleBook:
             else:
                 canonical[name] = reference
             reasons.append(sentence)
+        self._drop_the_groundless(canonical, reasons)
         limits = self._limits(canonical, reasons, written.options)
         return canonical, reasons, limits
+
+    def _drop_the_groundless(self, canonical: Levels, reasons: list[str]) -> None:
+        """Takes out factors that existed only under a level which an equivalence or an unread variable has replaced."""
+        dropped = True
+        while dropped:
+            dropped = False
+            for name in list(canonical):
+                conditions = [condition.factor for condition in self.factors[name].requires if condition.factor is not None]
+                unmet = [text for text in conditions if not holds(parse(text, file_of(name)), canonical, file_of(name), closed=False)]
+                if unmet:
+                    del canonical[name]
+                    reasons.append(f"{name} exists only where {unmet[0]}")
+                    dropped = True
 
     def _never_read(self, name: str, level: str) -> str | None:
         """Why the level sets nothing that this version reads; None when it sets something, or nothing at all."""

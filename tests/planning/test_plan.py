@@ -292,3 +292,11 @@ def test_what_the_engine_makes_at_its_start_is_not_foreseen(plan_of: PlanOf) -> 
     plan = plan_of("h200_single", "0.5.15.post1")
     assert plan.arm("cuda_graph_batch_sizes=none").expect == ()
     assert plan.arm("single_batch_overlap=on").expect != ()
+
+
+def test_a_limit_goes_with_the_flag_that_does_nothing_here(plan_of: PlanOf) -> None:
+    """Legacy MSCCL++ supports 8 and 16 ranks only: on four it is off, and its limits are no arms of their own."""
+    plan = plan_of("overlap_grid", "0.5.9", "node.gpus=4")
+    assert all("mscclpp_max_bytes" not in arm.levels and "SGLANG_MSCCLPP_MAX_BYTES" not in arm.env for arm in plan.arms)
+    limits = [one for one in plan.cells if one.levels.get("mscclpp") == "on" and one.status != "REJECTED"]
+    assert limits and all(one.status == "DUPLICATE" and one.reason for one in limits)
