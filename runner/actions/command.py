@@ -53,8 +53,8 @@ def _command(config: DictConfig) -> int:
             raise
         print(f"not finished: {error}; what was finished is kept: make room, then start the same command again", file=sys.stderr)
         return 4
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print(f"interrupted: {stopped}" if str(stopped) else "interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

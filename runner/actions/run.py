@@ -13,7 +13,7 @@ from runner.actions.node_notes import note_node
 from runner.actions.settle import load_noise, settle
 from runner.actions.signals import StopRequest
 from runner.config import Settings
-from runner.errors import NotFinished, RunnerError, UserError
+from runner.errors import NodeBusy, NotFinished, RunnerError, UserError
 from runner.execution.disk import demand_room
 from runner.execution.executor import Executor
 from runner.execution.job import NodeOrder
@@ -93,6 +93,8 @@ def run_study(ground: Ground, plan: Plan, executor: Executor, stop: StopRequest,
         broken = night.broke(error) if night is not None and isinstance(error, RunnerError) else None
         if broken is None:
             tracking.abandon()
+            if isinstance(error, NodeBusy):
+                study.discard()
             raise
     finally:
         study.close()
@@ -172,7 +174,11 @@ def measure(
                 loop.run([])
         except KeyboardInterrupt:
             study.journal.append("event", text="interrupted; the same command goes on from here")
-            raise
+            kept = sum(launch.outcome != "interrupted" for launch in scheduler.launches)
+            raise KeyboardInterrupt(
+                f"{kept} launches are kept; the same command with study.name={study.paths.name} goes on, and action=report "
+                f"study.name={study.paths.name} shows what is there"
+            ) from None
     return scheduler
 
 

@@ -190,20 +190,25 @@ def place(phase: str, concurrency: Mapping[str, int | None]) -> str:
 
 
 def effect_sentences(found: Sequence[Effect], launches: Sequence[LaunchRecord], protocol: Protocol) -> list[str]:
-    """One sentence a term: what it does where, in plain words. `nothing` is said only where the interval lies inside the margin."""
+    """One sentence a term: what it does where, in plain words. `nothing` is said only where the interval lies inside the margin. A main
+    effect of a level that one arm alone has is that arm's own effect, which is said elsewhere."""
     streams = {phase.phase: phase.concurrency for launch in launches for phase in launch.phases}
     grouped: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Effect]] = {}
     for effect in found:
         grouped.setdefault((effect.factors, effect.levels), []).append(effect)
     sentences = []
     for (factors, levels), parts in grouped.items():
+        having = {launch.arm for launch in launches if launch.levels.get(factors[0]) == levels[0]}
+        if len(factors) == 1 and len(having) == 1:
+            continue
         said = [_part(effect, streams, protocol) for effect in parts]
         if len(factors) == 2 and all("nothing" in text or "not resolved" in text for text in said):
             continue
         name = " x ".join(factor if level in ("on", "true") else f"{factor}={level}" for factor, level in zip(factors, levels, strict=True))
         tail = f" (not told apart from {', '.join(parts[0].aliases)})" if parts[0].aliases else ""
         tail += " (exploratory: arms were stopped early)" if any(effect.exploratory for effect in parts) else ""
-        sentences.append(f"{name}: {', '.join(said)}{tail}")
+        kind = "main effect" if len(factors) == 1 else "interaction"
+        sentences.append(f"{kind} of {name}, over the arms that have it: {', '.join(said)}{tail}")
     return sentences
 
 
@@ -211,7 +216,7 @@ def _part(effect: Effect, streams: Mapping[str, int | None], protocol: Protocol)
     where, margin = place(effect.phase, streams), margin_of(effect.metric, protocol)
     if effect.low_pct > 0 or effect.high_pct < 0:
         word = "better" if effect.effect_pct > 0 else "worse"
-        return f"{metric_word(effect.metric)} {abs(effect.effect_pct):.1f} % {word} {where} (effect_pct {effect.effect_pct:+.1f})"
+        return f"{metric_word(effect.metric)} {abs(effect.effect_pct):.1f} % {word} {where} (interval {effect.low_pct:+.1f} to {effect.high_pct:+.1f})"
     if effect.low_pct > -margin and effect.high_pct < margin:
         return f"nothing {where}"
     return f"not resolved {where} ({effect.low_pct:+.1f} to {effect.high_pct:+.1f})"

@@ -19,6 +19,7 @@ from runner.analysis.order_effects import order_effects
 from runner.analysis.ranking import arm_verdict, candidates
 from runner.analysis.recommend import Facts, recommend
 from runner.analysis.results import MIN_LAUNCHES, descriptive, hypothesis_result, phase_values
+from runner.records import words
 from runner.records.decision import ArmResult, ArmStatus, CellResult, Decision, HypothesisResult
 from runner.records.plan import Arm, Plan
 from runner.records.schema import Evidence, LaunchRecord
@@ -144,7 +145,7 @@ def _status(context: _Context, name: str, state: Starts, own: Sequence[LaunchRec
     if answer is not None and answer.state == "broken":
         return "BROKEN", answer.reason
     if not own:
-        return "INVALID", "not measured"
+        return "INVALID", words.NOT_MEASURED
     if not enough and any(name in group.arms for group in context.states):
         return "INVALID", _why_not_enough(context, own)
     return "MEASURED", ""

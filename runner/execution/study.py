@@ -1,6 +1,7 @@
 """One study on disk: made, found again, refused. What must not change between two drivers is Plan.identity."""
 
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +51,12 @@ class OpenStudy:
     @property
     def entries(self) -> list[dict[str, Any]]:
         return self.history()[1]
+
+    def discard(self) -> None:
+        """Takes back a study that was begun here and has launched nothing (the node was busy), or it would pass for the latest one."""
+        if not self.resumed and not any(self.paths.folder.glob("launches/*")):
+            self.close()
+            shutil.rmtree(self.paths.folder, ignore_errors=True)
 
     def close(self) -> None:
         self.journal.close()

@@ -29,8 +29,13 @@ _ORDER = (
 )
 
 
+NOT_MEASURED = "not measured"
+
+
 def outcome(arm: ArmResult) -> str:
     """The one word that stands for an arm: the night's in a night, else its verdict where it was measured, else its status."""
+    if arm.status == "INVALID" and arm.reason == NOT_MEASURED:
+        return "not launched"
     return arm.night or arm.verdict or ("not judged" if arm.status == "MEASURED" else arm.status)
 
 

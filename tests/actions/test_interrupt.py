@@ -11,6 +11,7 @@ import pytest
 
 from runner.engines import process
 from runner.engines.ledger import Entry, books
+from runner.engines.locks import NodeLock
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CODE = """
@@ -51,7 +52,7 @@ def test_sigterm_to_the_whole_group_ends_a_launch_in_order(tmp_path: Path, execu
     finally:
         if driver.poll() is None:
             os.killpg(driver.pid, signal.SIGKILL)
-    assert "interrupted" in out.read_text()
+    assert "launches are kept; the same command with study.name=one goes on" in out.read_text()
     assert [seen for seen in started if process.is_live(seen.pid, seen.start)] == []
     assert list((tmp_path / "lock").rglob("*.jsonl")) == []
     journal = (tmp_path / "runs" / "studies" / "one" / "journal.jsonl").read_text()
@@ -60,3 +61,13 @@ def test_sigterm_to_the_whole_group_ends_a_launch_in_order(tmp_path: Path, execu
 
 def ledger_entries(folder: Path) -> list[Entry]:
     return [entry for book in books(folder) for entry in book.entries]
+
+
+def test_a_busy_node_leaves_no_study_that_would_pass_for_the_latest(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "runner", "+experiment=smoke", "yes=true", "execution.executor=inline", "tracking.enabled=false"]
+    command += [f"tracking.root={tmp_path / 'runs'}", f"execution.lock_dir={tmp_path / 'lock'}"]
+    with NodeLock(tmp_path / "lock", study="theirs"):
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 75, done.stderr
+    assert "study theirs" in done.stderr
+    assert not list((tmp_path / "runs" / "studies").glob("*"))

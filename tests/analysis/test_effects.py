@@ -1,5 +1,6 @@
 """Effects over full, constrained and fractional sets of arms, and the sentences that say them."""
 
+import re
 from itertools import product
 
 import numpy as np
@@ -92,19 +93,24 @@ def test_family_wise_coverage_of_effect_intervals() -> None:
 
 
 def test_sentences() -> None:
-    levels = {"baseline": {"mscclpp": "off"}, "a": {"mscclpp": "on"}}
+    levels = {"baseline": {"mscclpp": "off", "x": "0"}, "a": {"mscclpp": "on", "x": "0"}, "b": {"mscclpp": "on", "x": "1"}}
     rng = np.random.default_rng(1)
     launches = []
     for phase, effect in zip(PHASES, (-0.0315, 0.0), strict=True):
-        for index, record in enumerate(measured(rng, list(levels), 6, effects={"a": effect}, noise=0.001, phases=(phase,), levels=levels)):
+        for index, record in enumerate(
+            measured(rng, list(levels), 6, effects={"a": effect, "b": effect}, noise=0.001, phases=(phase,), levels=levels)
+        ):
             if phase == PHASES[0]:
                 launches.append(record)
             else:
                 launches[index] = launches[index].model_copy(update={"phases": (*launches[index].phases, *record.phases)})
     rows = effects(plan(levels, phases=PHASES), launches, PROTOCOL, levels)
-    assert effect_sentences(rows, launches, PROTOCOL) == [
-        "mscclpp: TPOT 3.1 % better at one stream (effect_pct +3.1), nothing at 128 streams"
-    ]
+    (said,) = effect_sentences(rows, launches, PROTOCOL)  # x=1 has one arm: its own effect, said elsewhere
+    assert re.fullmatch(
+        r"main effect of mscclpp, over the arms that have it: TPOT 3\.\d % better at one stream \(interval \+[23]\.\d to \+3\.\d\), nothing at "
+        r"128 streams",
+        said,
+    )
 
 
 def test_wide_interval_is_not_called_nothing() -> None:
