@@ -1,5 +1,7 @@
 # Everything a person types. Only Python 3.11+ and make are needed before the first of these.
 PYTHON ?= python3
+# Of `make ui`.
+PORT ?= 5000
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINE_PYTHON ?= .venv-engine/bin/python
@@ -22,7 +24,7 @@ test-engine: $(VENV)/.installed engine-cpu
 
 ui: $(VENV)/.installed
 	MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \
-	$(BIN)/mlflow ui --host 127.0.0.1 --port 5000 --workers 1 --backend-store-uri sqlite:///$(CURDIR)/mlruns/mlflow.db
+	$(BIN)/mlflow ui --host 127.0.0.1 --port $(PORT) --workers 1 --backend-store-uri sqlite:///$(CURDIR)/mlruns/mlflow.db
 
 # The real SGLang on a machine without a GPU, in an environment of its own (about 3 GB).
 engine-cpu: .venv-engine/.installed

@@ -48,17 +48,18 @@ def _command(config: DictConfig) -> int:
     except RunnerError as error:
         print(f"{_prefix(error)}: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # the reader (`| head`) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        print(f"not finished: {error}; what was finished is kept: make room, then start the same command again", file=sys.stderr)
+        remedy = "give tracking.root=FOLDER that can be written" if error.errno == errno.EROFS else "make room"
+        print(f"not finished: {error}; what was finished is kept: {remedy}, then start the same command again", file=sys.stderr)
         return 4
     except KeyboardInterrupt as stopped:
         print(f"interrupted: {stopped}" if str(stopped) else "interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader (`| head`) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _prefix(error: RunnerError) -> str:

@@ -166,7 +166,7 @@ def _why_unusable(prints: Sequence[Fingerprint], who: str) -> str:
         return f"the {who} has no fingerprint"
     if states == ["usable"]:
         return f"the {who}'s fingerprints are of other prompts"
-    return f"the {who}'s fingerprints are {', '.join(states)}" + (f": {note}" if note else "")
+    return f"the {who}'s fingerprints are {', '.join(states).replace('_', ' ')}" + (f": {note}" if note else "")
 
 
 def _path_kept(own: Sequence[Fingerprint], reference: Sequence[Fingerprint]) -> float | None:

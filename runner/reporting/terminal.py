@@ -36,7 +36,13 @@ def print_decision(decision: Decision, plan: Plan, study: StudyPaths | None = No
     """Prints the answer, the table of arms, what was excluded, and where everything lies. Writes to stdout unless `console`."""
     from rich.console import Console
 
-    console = console or Console(highlight=False, soft_wrap=False)
+    class Output(Console):
+        """Rich ends the program with exit code 1 when a reader (`| head`) has seen enough; here that is nobody's failure."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    console = console or Output(highlight=False, soft_wrap=False)
     simulated = words.is_simulated(decision)
     if simulated:
         _say(console, "SIMULATED: no GPU was measured; these figures come from the simulated engine.", "bold magenta")

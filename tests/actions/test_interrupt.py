@@ -71,3 +71,13 @@ def test_a_busy_node_leaves_no_study_that_would_pass_for_the_latest(tmp_path: Pa
     assert done.returncode == 75, done.stderr
     assert "study theirs" in done.stderr
     assert not list((tmp_path / "runs" / "studies").glob("*"))
+
+
+def test_a_reader_that_has_seen_enough_is_nobodys_failure(tmp_path: Path) -> None:
+    """`... | head`: the pipe is closed before the text is out."""
+    command = [sys.executable, "-u", "-m", "runner", "+experiment=overlap_grid", "action=plan", f"tracking.root={tmp_path / 'runs'}"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=90, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -168,7 +168,7 @@ def test_a_night_has_its_own_section_with_the_history_and_what_changed_first(tmp
     assert page.open == [] and len(page.ids) == len(set(page.ids))
     tonight = html[html.index('<section id="night">') : html.index('<section id="effects">')]
     assert tonight.index("driver") < tonight.index("fusion=on")
-    assert "-5.0 [-6.0, -4.0]" in tonight and tonight.count("<svg") == 2
+    assert "-5.0\n[-6.0, -4.0]" in tonight and tonight.count("<svg") == 2
     assert (paths.plots / "nights-decode_c1-tpot_p50_ms.svg").is_file()
     assert "no primary hypothesis" not in html
 
