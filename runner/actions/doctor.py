@@ -13,7 +13,7 @@ from runner.actions.checks.gpu import check_driver, check_gpus, check_occupied
 from runner.actions.checks.host import check_host, check_ports
 from runner.actions.checks.leftovers import check_leftovers, check_lock, is_locked
 from runner.actions.checks.link import check_bus, check_pcie, check_peer_access, check_topology
-from runner.actions.checks.software import check_client, check_engine, check_ray, check_store
+from runner.actions.checks.software import check_client, check_engine, check_model, check_ray, check_store
 from runner.actions.ground import root_of
 from runner.config import Settings
 from runner.records.schema import EngineIdentity
@@ -45,6 +45,7 @@ def examine(settings: Settings) -> list[Finding]:
         ("host", lambda: check_host(host_facts(_folders(settings)), real)),
         ("ports", lambda: _ports(settings)),
         ("engine", lambda: _engine(settings, kind)),
+        ("model", lambda: check_model(settings.model.path)),
         ("Ray", lambda: _ray(settings)),
         ("MLflow store", lambda: _store(settings)),
         ("node lock", lambda: _lock(settings)),

@@ -265,6 +265,10 @@ class Shown:
         self.progress.study(
             study.paths.name, self._scheduler.expected_launches, simulated=plan.simulated, done=len(self._scheduler.launches), text=text
         )
+        if ground.simulated and ground.settings.engine.python:
+            self.note(
+                f"engine.python={ground.settings.engine.python} is not used: this engine is simulated; engine=sglang starts the real one"
+            )
         if study.replaced:
             self.note(study.replaced)
         if study.torn is not None:

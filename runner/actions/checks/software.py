@@ -20,13 +20,19 @@ def check_engine(spec: EngineSpec, kind: str, identify: Callable[[], EngineIdent
     """Interpreter, version, packages. `identify` raises UserError where there is no engine."""
     from packaging.specifiers import SpecifierSet
 
+    if spec.python is not None and not Path(spec.python).is_file():
+        return [fail("engine", f"engine.python={spec.python}: there is no such file", "give the interpreter of the engine's environment")]
     if kind == "simulated":
+        unused = (
+            [warn("engine", f"engine.python={spec.python} is not used by the simulated engine", "engine=sglang")] if spec.python else []
+        )
         return [
+            *unused,
             warn(
                 "engine",
                 f"simulated{f', playing {spec.version}' if spec.version else ''}: every result would be SIMULATED",
                 "engine=sglang engine.python=... for a real one",
-            )
+            ),
         ]
     try:
         identity = identify()
@@ -41,6 +47,15 @@ def check_engine(spec: EngineSpec, kind: str, identify: Callable[[], EngineIdent
             )
         ]
     return [ok("engine", text)]
+
+
+def check_model(path: str | None) -> list[Finding]:
+    """A folder of weights that is named must be there; a synthetic model needs none."""
+    if path is None or Path(path).exists():
+        return [ok("model", path)] if path else []
+    return [
+        fail("model", f"model.path={path}: there is no such folder", "give the folder of the model's weights, or null for a synthetic one")
+    ]
 
 
 def check_ray(
