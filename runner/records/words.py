@@ -166,7 +166,8 @@ def counts(decision: Decision, plan: Plan) -> str:
     """One line: cells, rejected, duplicates, arms by outcome."""
     cells = Counter(cell.status for cell in plan.cells)
     outcomes = Counter(outcome(arm) for arm in decision.arms if arm.status != "BASELINE")
-    parts = [f"{plan.raw_cells} cells", f"{cells['REJECTED']} rejected", f"{cells['DUPLICATE']} duplicate", f"{len(decision.arms)} arms"]
+    grid = f"{plan.raw_cells} cells" if plan.raw_cells == len(plan.cells) else f"{plan.raw_cells} raw cells, {len(plan.cells)} legal"
+    parts = [grid, f"{cells['REJECTED']} rejected", f"{cells['DUPLICATE']} duplicate", f"{len(decision.arms)} arms"]
     parts += [
         f"{count} {word}" for word, count in sorted(outcomes.items(), key=lambda item: _ORDER.index(item[0]) if item[0] in _ORDER else 99)
     ]
