@@ -18,7 +18,8 @@ from runner.analysis.winners_curse import adjusted_ratios
 from runner.planning.order import blocks as williams_blocks
 
 Array = NDArray[np.float64]
-SHAPES = ("gaussian", "heavy", "drift", "bimodal", "first", "noisy arm")
+UNEQUAL = "noisy arm"
+SHAPES = ("gaussian", "heavy", "drift", "bimodal", "first", UNEQUAL)
 DRIFT_PER_SLOT = 0.003
 MODE_GAP = float(np.log(1.2))
 FIRST_SLOWER = 0.05
@@ -161,7 +162,7 @@ def simulate(cell: Cell, studies: int, seed: int = 1) -> Outcome:
             break
         rank = np.where(running, planned[:, block], columns + 1).argsort(axis=1).argsort(axis=1)
         drawn = truth + noise(rng, cell, (studies, columns))
-        if cell.shape == "noisy arm" and columns > 2:
+        if cell.shape == UNEQUAL and columns > 2:
             drawn[:, -1] = truth[-1] + NOISIER * (drawn[:, -1] - truth[-1])
         if cell.shape == "drift":
             drawn = drawn + direction[:, None] * DRIFT_PER_SLOT * (done[:, None] + rank)
