@@ -6,6 +6,7 @@ So Ray's processes are started with SIGTERM and SIGHUP blocked (Ray itself does 
 SIGTERM it would wait a second for each. Here such a process is ended at once: the signal is seen pending.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -25,6 +26,17 @@ def shield() -> None:
 
 def shut_down(ray: Any) -> None:
     """`ray.shutdown()`, to be called in the thread that started Ray. Whatever of ours Ray asks to end is ended, with its children."""
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()  # a reference of Ray's that is collected in another thread while its worker goes makes Ray end this process
+    try:
+        _shut_down_watched(ray)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _shut_down_watched(ray: Any) -> None:
     ender = threading.Thread(target=ray.shutdown, name="ray-shutdown", daemon=True)
     ender.start()
     while ender.is_alive():
