@@ -112,9 +112,9 @@ def resolve_all(
     forked = [request for request in requests if FORKED in answers.get(request.key, {}).get("error", "")]
 
     def alone(request: ResolveRequest) -> dict[str, dict[str, Any]]:
-        order = {"mode": "alone", "requests": [request.model_dump(mode="json")]}
+        asked = {"mode": "alone", "requests": [request.model_dump(mode="json")]}
         left = timeout_s - (time.monotonic() - begun)
-        said = _ask(python, order, env=env, python_path=python_path, timeout_s=max(left, 1))
+        said = _ask(python, asked, env=env, python_path=python_path, timeout_s=max(left, 1))
         return {message["key"]: message for message in said if "key" in message}
 
     if forked:  # each imports the engine (ten seconds and about a gigabyte), so beside each other, but not on every core

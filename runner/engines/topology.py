@@ -15,15 +15,17 @@ MEANING = {
 }
 
 
-def read_matrix() -> str | None:
-    """What `nvidia-smi topo -m` prints on this machine, without its terminal codes; None where it is absent or fails within 20 s."""
+def said(*argv: str) -> str | None:
+    """What a command prints, without terminal codes; None where it is absent, fails or takes longer than 20 s."""
     try:
-        done = subprocess.run(
-            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         return None
     return ANSI.sub("", done.stdout) if done.returncode == 0 else None
+
+
+def read_matrix() -> str | None:
+    return said("nvidia-smi", "topo", "-m")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from packaging.version import Version
 
 from runner.config import Settings
-from runner.planning.cells import Levels
+from runner.planning.cells import Levels, applying, conditional_text, conditions_of
 from runner.planning.conditions import Clause, holds, parse, subject_of, version_in
 from runner.planning.messages import Coverage, captured, coverage, decode_batches
 from runner.planning.pins import option_value
@@ -101,6 +101,7 @@ class RuleBook:
         self._coverage: dict[tuple[int, tuple[int, ...] | None, int | None], Coverage] = {}
         self._equivalences = {name: self._live_equivalences(name, factor) for name, factor in self.factors.items()}
         self._unread_levels = {item: sentence for item in self.plans if (sentence := self._never_read(*item)) is not None}
+        self._applies = conditions_of(self.factors)
         self._effective: dict[tuple[tuple[str, str], ...], Effective] = {}
         self._keys: dict[tuple[tuple[tuple[str, str], ...], tuple[tuple[int, ...], ...]], str] = {}
         self._contradictions: dict[tuple[str, str], tuple[tuple[str, tuple[Clause, ...]], ...]] = {}
@@ -236,16 +237,10 @@ class RuleBook:
 
     def _drop_the_groundless(self, canonical: Levels, reasons: list[str]) -> None:
         """Takes out factors that existed only under a level which an equivalence or an unread variable has replaced."""
-        dropped = True
-        while dropped:
-            dropped = False
-            for name in list(canonical):
-                conditions = [condition.factor for condition in self.factors[name].requires if condition.factor is not None]
-                unmet = [text for text in conditions if not holds(parse(text, file_of(name)), canonical, file_of(name), closed=False)]
-                if unmet:
-                    del canonical[name]
-                    reasons.append(f"{name} exists only where {unmet[0]}")
-                    dropped = True
+        kept = applying(canonical, self._applies)
+        for name in [name for name in canonical if name not in kept]:
+            del canonical[name]
+            reasons.append(conditional_text([rule for rule in self._applies if rule.factor == name]))
 
     def _never_read(self, name: str, level: str) -> str | None:
         """Why the level sets nothing that this version reads; None when it sets something, or nothing at all."""

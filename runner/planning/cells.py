@@ -27,7 +27,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class _Applies:
+class Applies:
     """Where a factor exists: all clauses on other factors' levels."""
 
     factor: str
@@ -44,7 +44,7 @@ def expand(settings: Settings) -> Grid:
     for key, rows in (("exclude", settings.exclude), ("include", settings.include)):
         for row in rows:
             _check_levels(factors, {name: {level} for name, level in row.items()}, key)
-    applies = _conditions(factors)
+    applies = conditions_of(factors)
     names = (*settings.grid, *(name for name in base if name not in settings.grid))
     axes = [settings.grid.get(name) or (base[name],) for name in names]
     raw = prod(len(axis) for axis in axes) + len(settings.include)
@@ -55,7 +55,7 @@ def expand(settings: Settings) -> Grid:
     rows_written = [dict(zip(names, combination, strict=True)) for combination in product(*axes)]
     rows_written += [{**base, **row} for row in settings.include]
     for written in rows_written:
-        cell = _applying(written, applies)
+        cell = applying(written, applies)
         key_of_cell = tuple(cell.items())
         if key_of_cell in seen:
             merged += len(cell) < len(written)
@@ -67,14 +67,14 @@ def expand(settings: Settings) -> Grid:
         seen[key_of_cell] = cell
         for name in cell:
             absent[name] = False
-    baseline = _applying({name: base[name] for name in names}, applies)
+    baseline = applying({name: base[name] for name in names}, applies)
     notes = []
     for rule, count in zip(settings.exclude, excluded, strict=True):
         if rule and all(baseline.get(name) == level for name, level in rule.items()):
             raise UserError(f"exclude: {_text(rule)} removes the baseline ({_text(baseline)}), which every arm is compared with")
         notes.append(f"{count} combinations excluded by the experiment: {_text(rule)}")
     if merged:
-        notes.append(f"{merged} combinations differ only in a factor that does not apply to them: {_conditional_text(applies)}")
+        notes.append(f"{merged} combinations differ only in a factor that does not apply to them: {conditional_text(applies)}")
     for name in settings.grid:
         if absent[name]:
             needs = " and ".join(str(clause) for rule in applies if rule.factor == name for clause in rule.clauses)
@@ -105,17 +105,17 @@ def _check_levels(factors: Mapping[str, FactorSpec], named: Mapping[str, set[str
                 raise UserError(f"{key}.{name}: factor {name} has no level {level!r}; choices: {known} (from {file_of(name)})")
 
 
-def _conditions(factors: Mapping[str, FactorSpec]) -> tuple[_Applies, ...]:
+def conditions_of(factors: Mapping[str, FactorSpec]) -> tuple[Applies, ...]:
     rules = []
     for name, factor in factors.items():
         for condition in factor.requires:
             if condition.factor is not None:
                 where = f"{file_of(name)}, requires: factor"
-                rules.append(_Applies(name, parse(condition.factor, where), where))
+                rules.append(Applies(name, parse(condition.factor, where), where))
     return tuple(rules)
 
 
-def _applying(written: Mapping[str, str], rules: Sequence[_Applies]) -> Levels:
+def applying(written: Mapping[str, str], rules: Sequence[Applies]) -> Levels:
     """The cell without the factors that do not apply; what depends on an absent factor is absent too."""
     cell = dict(written)
     changed = True
@@ -128,7 +128,7 @@ def _applying(written: Mapping[str, str], rules: Sequence[_Applies]) -> Levels:
     return cell
 
 
-def _conditional_text(rules: Sequence[_Applies]) -> str:
+def conditional_text(rules: Sequence[Applies]) -> str:
     return "; ".join(f"{rule.factor} exists only where {' and '.join(map(str, rule.clauses))}" for rule in rules)
 
 

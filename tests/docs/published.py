@@ -1,8 +1,10 @@
 """A committed study: its records, and whether today's code judges them as its decision says."""
 
 import json
+import re
 import statistics
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,22 @@ from runner.records.decision import Decision
 from runner.records.files import read_json
 from runner.records.paths import StudyPaths
 from runner.spec.protocol import Protocol
+
+
+def page_of(folder: Path) -> str:
+    """The results' page on one line."""
+    return re.sub(r"\s+", " ", (folder / "README.md").read_text())
+
+
+def figures_beyond(page: str, passages: list[str], units: str) -> set[str]:
+    """Figures with one of these `units` (an alternation) that stand on the page outside the passages."""
+    for passage in passages:
+        page = page.replace(passage, "")
+    return set(re.findall(rf"\d[\d,.]*\d? (?:{units})(?![\w/])", page))
+
+
+def metric(record: Mapping[str, Any], phase: str, name: str) -> float:
+    return float(next(item for item in record["phases"] if item["phase"] == phase)["metrics"][name])
 
 
 @dataclass(frozen=True)
@@ -38,21 +56,15 @@ class Published:
     def measured(self) -> list[dict[str, Any]]:
         return [record for record in self.launches if record["outcome"] == "ok" and record["purpose"] == "measure"]
 
-    def of(self, arm: str, phase: str, metric: str) -> list[float]:
-        return [
-            float(found["metrics"][metric])
-            for record in self.measured
-            if record["arm"] == arm
-            for found in record["phases"]
-            if found["phase"] == phase
-        ]
+    def of(self, arm: str, phase: str, name: str) -> list[float]:
+        return [metric(record, phase, name) for record in self.measured if record["arm"] == arm]
 
-    def mean(self, arm: str, phase: str, metric: str) -> float:
-        return statistics.mean(self.of(arm, phase, metric))
+    def mean(self, arm: str, phase: str, name: str) -> float:
+        return statistics.mean(self.of(arm, phase, name))
 
-    def spread(self, arm: str, phase: str, metric: str) -> float:
+    def spread(self, arm: str, phase: str, name: str) -> float:
         """Coefficient of variation, percent."""
-        return 100 * statistics.stdev(self.of(arm, phase, metric)) / self.mean(arm, phase, metric)
+        return 100 * statistics.stdev(self.of(arm, phase, name)) / self.mean(arm, phase, name)
 
     def hypothesis(self, arm: str, phase: str) -> dict[str, Any]:
         found = next(item for item in self.decision["arms"] if item["name"] == arm)

@@ -1,41 +1,26 @@
 """The committed H200 study: today's code judges its records as its decision says, and its page quotes nothing that is not in them."""
 
 import json
-import re
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.docs.published import Published
+from tests.docs.published import Published, figures_beyond, metric, page_of
 
-RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "h200_allreduce" / "results"
-PAGE = re.sub(r"\s+", " ", (RESULTS / "README.md").read_text())
+STUDY = Published(Path(__file__).resolve().parents[2] / "experiments" / "h200_allreduce" / "results", "allreduce-x2")
+PAGE = page_of(STUDY.folder)
 CALLS = 48  # all-reduces a forward pass: two a layer
 BYTES = 16 * 2048 * 2  # a message of 16 rows
 
 
-def lines(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (RESULTS / name).read_text().splitlines()]
-
-
-LAUNCHES, NOISE = lines("launches.jsonl"), [record for record in lines("noise.jsonl") if record["phases"]]
-SERVED = [record for record in LAUNCHES if record["outcome"] == "ok"]
-DECISION = json.loads((RESULTS / "decision.json").read_text())
-FITS = {name: item["fit"] for name, item in json.loads((RESULTS / "probe.json").read_text())["algorithms"].items()}
+LAUNCHES, NOISE = STUDY.launches, [record for record in STUDY.lines("noise.jsonl") if record["phases"]]
+DECISION = STUDY.decision
+FITS = {name: item["fit"] for name, item in json.loads((STUDY.folder / "probe.json").read_text())["algorithms"].items()}
 
 
 def test_todays_code_grades_and_judges_the_records_as_the_decision_says(tmp_path: Path) -> None:
-    Published(RESULTS, "allreduce-x2").assert_judged_the_same(tmp_path)
-
-
-def metric(record: dict[str, Any], phase: str, name: str) -> float:
-    return float(next(item for item in record["phases"] if item["phase"] == phase)["metrics"][name])
-
-
-def of(arm: str, phase: str, name: str) -> list[float]:
-    return [metric(record, phase, name) for record in SERVED if record["arm"] == arm]
+    STUDY.assert_judged_the_same(tmp_path)
 
 
 def spread(phase: str, name: str, skip: int = 0) -> float:
@@ -43,34 +28,25 @@ def spread(phase: str, name: str, skip: int = 0) -> float:
     return float(100 * statistics.stdev(values) / statistics.mean(values))
 
 
-def hypothesis(arm: str, phase: str) -> dict[str, Any]:
-    found = next(item for item in DECISION["arms"] if item["name"] == arm)
-    return next(item for item in found["hypotheses"] if item["phase"] == phase)
-
-
 def seconds(arm: str) -> list[float]:
     return [record["stages"]["start"] for record in LAUNCHES if record["arm"] == arm]
-
-
-def stage(name: str) -> float:
-    return float(statistics.median(record["stages"].get(name, 0.0) for record in SERVED))
 
 
 def quoted() -> list[str]:
     """Passages of the page, each made from the records."""
     nccl, fusion = "custom_all_reduce=off", "allreduce_fusion=trtllm"
-    c1, c16, c64 = (hypothesis(nccl, phase) for phase in ("decode_c1", "decode_c16", "decode_c64"))
-    fused, fused64 = (hypothesis(fusion, phase) for phase in ("decode_c16", "decode_c64"))
+    c1, c16, c64 = (STUDY.hypothesis(nccl, phase) for phase in ("decode_c1", "decode_c16", "decode_c64"))
+    fused, fused64 = (STUDY.hypothesis(fusion, phase) for phase in ("decode_c16", "decode_c64"))
     counts = {arm: sum(record["arm"] == arm for record in LAUNCHES) for arm in {record["arm"] for record in LAUNCHES}}
     graph = FITS["nccl_graph"]
-    tpot = {arm: statistics.mean(of(arm, "decode_c16", "tpot_p50_ms")) for arm in ("baseline", nccl)}
+    tpot = {arm: statistics.mean(STUDY.of(arm, "decode_c16", "tpot_p50_ms")) for arm in ("baseline", nccl)}
     pass_ms = CALLS * (graph["alpha_us"] + BYTES / (graph["gb_s"] * 1e3)) / 1e3
     one_ms = CALLS * (graph["alpha_us"] + 4096 / (graph["gb_s"] * 1e3)) / 1e3
     lost = tpot[nccl] - tpot["baseline"]
     trtllm, refused = seconds(fusion), (seconds("two_batch_overlap=on")[0], seconds("single_batch_overlap=on")[0])
     compiling = max(record["stages"].get("start_kv", 0) for record in LAUNCHES if record["arm"] == fusion)
-    wide = of(nccl, "decode_c64", "tpot_p50_ms")
-    narrow = of("baseline", "decode_c64", "tpot_p50_ms")
+    wide = STUDY.of(nccl, "decode_c64", "tpot_p50_ms")
+    narrow = STUDY.of("baseline", "decode_c64", "tpot_p50_ms")
     between = statistics.median(record["idle_gap_s"] for record in LAUNCHES if (record["idle_gap_s"] or 60) < 60)
     cold = metric(NOISE[0], "decode_c16", "output_tok_s")
     return [
@@ -84,8 +60,8 @@ def quoted() -> list[str]:
         f"at 16 streams {fused['effect_pct']:.2f} % ({fused['low_pct']:.2f} to {fused['high_pct']:+.2f})",
         f"SGLang's own `ValueError`, {refused[0]:.0f} s after the start",
         f"from a scheduler, {refused[1]:.0f} s after the start",
-        f"{statistics.mean(of('baseline', 'decode_c16', 'output_tok_s')):,.0f} tok/s with custom all-reduce and "
-        f"{statistics.mean(of(nccl, 'decode_c16', 'output_tok_s')):,.0f} without",
+        f"{statistics.mean(STUDY.of('baseline', 'decode_c16', 'output_tok_s')):,.0f} tok/s with custom all-reduce and "
+        f"{statistics.mean(STUDY.of(nccl, 'decode_c16', 'output_tok_s')):,.0f} without",
         f"TPOT p50 at 16 streams differs by {spread('decode_c16', 'tpot_p50_ms'):.2f} % between launches "
         f"({spread('decode_c16', 'tpot_p50_ms', 1):.2f} % without the machine's first)",
         f"at one stream by {spread('decode_c1', 'tpot_p50_ms'):.1f} %",
@@ -103,8 +79,8 @@ def quoted() -> list[str]:
         f"{cold:,.0f} tok/s at 16 streams against about 3,000 later",
         f"({', '.join(f'{value:.2f}' for value in wide)} ms)",
         f"({min(narrow):.2f} to {max(narrow):.2f} ms)",
-        f"start {stage('start'):.1f} s and stop {stage('stop'):.1f} s are the engine's; describe {stage('describe'):.2f} s, output "
-        f"fingerprint {stage('fingerprint'):.2f} s, evidence {stage('evidence'):.2f} s, between two launches {between:.2f} s",
+        f"start {STUDY.stage('start'):.1f} s and stop {STUDY.stage('stop'):.1f} s are the engine's; describe {STUDY.stage('describe'):.2f} s, output "
+        f"fingerprint {STUDY.stage('fingerprint'):.2f} s, evidence {STUDY.stage('evidence'):.2f} s, between two launches {between:.2f} s",
     ]
 
 
@@ -115,21 +91,18 @@ def test_the_page_quotes_the_records(passage: str) -> None:
 
 def test_no_other_figure_with_a_unit_stands_on_the_page() -> None:
     """What is left after the passages above are settings, derived shares that the text explains, and named limits of the study."""
-    rest = PAGE
-    for passage in quoted():
-        rest = rest.replace(passage, "")
-    figures = set(re.findall(r"\d[\d,.]*\d? (?:%|ms|us|s|tok/s|GB/s)(?![\w/])", rest))
+    figures = figures_beyond(PAGE, quoted(), "%|ms|us|s|tok/s|GB/s")
     settings = {"4 s"}  # about 4 s measured a phase; windows were about 4 s
     derived = {"0.007 ms", "28 %", "40 %", "0.55 s", "10 %", "6 to 10 %"}
     assert figures <= settings | derived, figures - settings - derived
     assert f"largest residual {max(abs(value) for value in residuals()):.0f} %" in PAGE
     assert f"is {CALLS * BYTES / 450e9 * 1e3:.3f} ms" in PAGE, "the bandwidth-only figure: the link's 450 GB/s, two ranks"
-    own = stage("describe") + stage("fingerprint") + stage("evidence")
+    own = STUDY.stage("describe") + STUDY.stage("fingerprint") + STUDY.stage("evidence")
     assert f"about {round(own / 0.05) * 0.05:.2f} s a launch" in PAGE
     times = sorted(spread(phase, "ttft_p50_ms") for phase in ("decode_c1", "decode_c16", "decode_c64"))
     assert f"TTFT: {times[0]:.0f} to {times[-1]:.0f} %" in PAGE
 
 
 def residuals() -> list[float]:
-    probe = json.loads((RESULTS / "probe.json").read_text())["algorithms"]
+    probe = json.loads((STUDY.folder / "probe.json").read_text())["algorithms"]
     return [value for item in probe.values() for value in item["residual_pct"]]

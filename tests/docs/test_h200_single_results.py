@@ -1,17 +1,16 @@
 """The committed study of one H200: today's code judges its records as its decision says, and its page quotes nothing that is not in them."""
 
 import json
-import re
 import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.docs.published import Published
+from tests.docs.published import Published, figures_beyond, page_of
 
 STUDY = Published(Path(__file__).resolve().parents[2] / "experiments" / "h200_single" / "results", "single-x1")
-PAGE = re.sub(r"\s+", " ", (STUDY.folder / "README.md").read_text())
+PAGE = page_of(STUDY.folder)
 EAGER, SLOW, CHUNK, PAGE64 = "cuda_graph_batch_sizes=none", "overlap_schedule=off", "chunked_prefill_size=2048", "page_size=64"
 TPOT, TTFT, RATE = "tpot_p50_ms", "ttft_p50_ms", "output_tok_s"
 DECODE = ("decode_c1", "decode_c16", "decode_c64")
@@ -122,10 +121,7 @@ def test_the_page_quotes_the_records(passage: str) -> None:
 
 def test_no_other_figure_with_a_unit_stands_on_the_page() -> None:
     """What is left after the passages above are settings, what the page says of another study, and what the first judgement had said."""
-    rest = PAGE
-    for passage in quoted():
-        rest = rest.replace(passage, "")
-    figures = set(re.findall(r"\d[\d,.]*\d? (?:%|ms|us|s|tok/s|GB/s|W|C|MHz|MiB)(?![\w/])", rest))
+    figures = figures_beyond(PAGE, quoted(), "%|ms|us|s|tok/s|GB/s|W|C|MHz|MiB")
     settings, elsewhere, first_judgement, seen_at_exit = {"4 s", "1 %"}, {"5.2 %"}, {"0.6 %"}, {"32,126 MiB"}
     assert figures <= settings | elsewhere | first_judgement | seen_at_exit, figures
     assert all(STUDY.hypothesis(EAGER, phase)["high_pct"] < -50 for phase in DECODE)

@@ -38,6 +38,13 @@ def test_a_shielded_process_is_ended_when_ray_asks_for_it_and_nothing_is_collect
     thread.start()
     thread.join()
     (child,) = made
+    try:
+        judge(child)
+    finally:
+        child.kill()
+
+
+def judge(child: "subprocess.Popen[bytes]") -> None:
     assert child.stdout is not None and child.stdout.readline()
     child.terminate()
     time.sleep(0.3)

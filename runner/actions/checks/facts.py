@@ -3,14 +3,13 @@
 import importlib.metadata
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.engines.gpu_limits import GpuLimits, gpu_limits
 from runner.engines.gpus import GpuDevice, Gpus, GpuState
-from runner.engines.topology import read_matrix
+from runner.engines.topology import read_matrix, said
 
 
 @dataclass(frozen=True)
@@ -66,15 +65,6 @@ def gpu_facts() -> GpuFacts:
         p2p=said("nvidia-smi", "topo", "-p2p", "r"),
         device_files=len(gpus.devices),
     )
-
-
-def said(*argv: str) -> str | None:
-    """What a command prints; None where it is absent, fails or takes longer than 20 s."""
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def bus_facts(gpus: Sequence[GpuDevice]) -> BusFacts:

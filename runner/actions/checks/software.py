@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from runner.actions.checks.finding import Finding, fail, ok, warn
+from runner.engines.modelfolder import resolve_path
 from runner.errors import RunnerError, UserError
 from runner.loadgen.base import ClientBroken
 from runner.records.schema import EngineIdentity
@@ -20,7 +21,7 @@ def check_engine(spec: EngineSpec, kind: str, identify: Callable[[], EngineIdent
     """Interpreter, version, packages. `identify` raises UserError where there is no engine."""
     from packaging.specifiers import SpecifierSet
 
-    if spec.python is not None and not Path(spec.python).is_file():
+    if kind != "container" and spec.python is not None and not Path(spec.python).is_file():  # an image's own cannot be seen from here
         return [fail("engine", f"engine.python={spec.python}: there is no such file", "give the interpreter of the engine's environment")]
     if kind == "simulated":
         unused = (
@@ -50,12 +51,13 @@ def check_engine(spec: EngineSpec, kind: str, identify: Callable[[], EngineIdent
 
 
 def check_model(path: str | None) -> list[Finding]:
-    """A folder of weights that is named must be there; a synthetic model needs none."""
-    if path is None or Path(path).exists():
-        return [ok("model", path)] if path else []
-    return [
-        fail("model", f"model.path={path}: there is no such folder", "give the folder of the model's weights, or null for a synthetic one")
-    ]
+    """A folder of weights (or a snapshot `org/name`) that is named must be there; a synthetic model needs none."""
+    if path is None:
+        return []
+    try:
+        return [ok("model", str(resolve_path(path)))]
+    except UserError as error:
+        return [fail("model", str(error), "model.path=null serves a synthetic model where there is one")]
 
 
 def check_ray(

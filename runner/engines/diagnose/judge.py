@@ -84,23 +84,26 @@ def _explain(hit: Hit, found: Scan, facts: Facts) -> Diagnosis:
     return verdict(kind, confidence, hit.line, hit.rule.cause, hit.rule.remedy)
 
 
-# The class is about the pool; here it was not refused as too small, the GPU ran out while it was made, and the remedy is the opposite.
-POOL_TOO_LARGE = "GPU memory ran out while the KV cache pool was allocated: the pool asked for is larger than what is left"
-SMALLER_POOL = "lower --mem-fraction-static or --max-total-tokens"
-
-
 def _out_of_memory(hit: Hit, found: Scan, facts: Facts) -> Diagnosis:
     """Which memory ran out: by the sentence, by the frames of the traceback, by the stage that the rank was in."""
     frames = "\n".join(trace.frames for trace in found.traces if trace.start <= hit.line.number <= trace.end + NEAR)
     stage, text = hit.stage, hit.line.text
     foreign = facts.gpu_foreign or bool(re.search(r"Process \d+ has [\d.]+ GiB memory in use", text))
     remedy = "another process holds memory of this GPU: end it (nvidia-smi), check CUDA_VISIBLE_DEVICES, start again" if foreign else ""
+
+    def pool_too_large(confidence: float) -> Diagnosis:
+        """The class is about the pool; here it was not refused as too small: the GPU ran out while it was made, so the remedy is the opposite."""
+        cause = "GPU memory ran out while the KV cache pool was allocated: the pool asked for is larger than what is left"
+        return verdict(
+            "kv_pool_too_small", confidence, hit.line, cause=cause, remedy=remedy or "lower --mem-fraction-static or --max-total-tokens"
+        )
+
     if re.search(r"[Cc]apture (?:cuda|CUDA) graph failed|CUDA graph", text) or re.search(
         r"cuda_graph_runner|CudaGraphRunner|in capture\b|capture_one_batch|init_cuda_graphs|init_device_graphs", frames
     ):
         return verdict("cuda_graph_capture_oom", 0.93, hit.line, remedy=remedy)
     if re.search(r"init_memory_pool|token_to_kv_pool|memory_pool\.py|_create_buffers|init_kv|alloc_memory_pool", frames):
-        return verdict("kv_pool_too_small", 0.88, hit.line, cause=POOL_TOO_LARGE, remedy=remedy or SMALLER_POOL)
+        return pool_too_large(0.88)
     if re.search(r"load_model|create_weights|load_weights|process_weights_after_loading|model_loader|_initialize_model", frames):
         return verdict("cuda_oom_weight_load", 0.93, hit.line, remedy=remedy)
     if (
@@ -114,7 +117,7 @@ def _out_of_memory(hit: Hit, found: Scan, facts: Facts) -> Diagnosis:
         "pool_done": "cuda_graph_capture_oom",
     }
     if stage in ("weights_done", "pool"):
-        return verdict("kv_pool_too_small", 0.75, hit.line, cause=POOL_TOO_LARGE, remedy=remedy or SMALLER_POOL)
+        return pool_too_large(0.75)
     if stage in by_stage:
         return verdict(by_stage[stage], 0.75, hit.line, remedy=remedy)
     return verdict("cuda_oom_weight_load", 0.45, hit.line, cause="GPU memory ran out; the log does not say at which stage", remedy=remedy)

@@ -53,7 +53,7 @@ def launch_factors(simulation: Mapping[str, Any], launch_index: int, arm: str) -
         for rows, percent in simulation.get("decode_noise_pct", {}).items()
     }
     shift_of_level = 0.0
-    for level in set(arm.split("+")) & set(simulation.get("level_noise_pct", {})):
+    for level in sorted(set(arm.split("+")) & set(simulation.get("level_noise_pct", {}))):
         percent = simulation["level_noise_pct"][level]
         shift_of_level += percent / 100 * random.Random(f"{simulation['seed']}/{launch_index}/{arm}/{level}").gauss(0, 1)
     own = random.Random(f"{simulation['seed']}/{launch_index}/{arm}/prefill").gauss(0, 1)

@@ -22,3 +22,10 @@ def test_what_is_named_must_be_there_also_where_nothing_of_it_is_used(tmp_path: 
         "ok",
         "fail",
     ]
+    assert "no snapshot of that name" in check_model("org-of-nobody/model-of-nobody")[0].text, "org/name is a snapshot, not a folder"
+
+
+def test_the_interpreter_of_an_image_is_not_looked_for_on_this_machine() -> None:
+    inside = EngineSpec(kind="container", python="/opt/inside/the/image/python")
+    found = check_engine(inside, "container", lambda: EngineIdentity(kind="container", version="0.5.15", build="b"), ">=0.5.9")
+    assert [each.state for each in found] == ["ok"]

@@ -6,22 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parents[3] / "experiments" / "h200_allreduce" / "results"
+from tests.docs.published import Published, metric
+
+STUDY = Published(Path(__file__).resolve().parents[3] / "experiments" / "h200_allreduce" / "results", "allreduce-x2")
 STREAMS = {1: "decode_c1", 16: "decode_c16", 64: "decode_c64"}
 STAGES = ("bind", "distributed", "weights", "graphs", "warmup")
 
 
 def lines(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (RESULTS / name).read_text().splitlines()]
+    return STUDY.lines(name)
 
 
 def served(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [record for record in records if record["outcome"] == "ok" and record["phases"]]
-
-
-def metric(record: Mapping[str, Any], phase: str, name: str) -> float:
-    found = next(item for item in record["phases"] if item["phase"] == phase)
-    return float(found["metrics"][name])
 
 
 def spread_pct(values: Sequence[float]) -> float:
@@ -44,7 +41,7 @@ def expected() -> dict[str, Any]:
     stall = (
         metric(first, "decode_c16", "ttft_p99_ms") - statistics.median(metric(each, "decode_c16", "ttft_p99_ms") for each in later)
     ) / 1e3
-    probe = json.loads((RESULTS / "probe.json").read_text())["algorithms"]
+    probe = json.loads((STUDY.folder / "probe.json").read_text())["algorithms"]
     fits = {name: probe[name]["fit"] for name in ("nccl", "nccl_graph")}
     arms = lines("launches.jsonl")
     tpot = {

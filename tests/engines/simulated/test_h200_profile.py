@@ -1,40 +1,22 @@
 """The H200 profile of the simulated engine says what the committed records say; no figure here is typed."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-import yaml
 
-from runner.engines.simulated.cost import CostModel, cost_model
+from runner.engines.simulated.cost import CostModel
 from runner.engines.simulated.in_force import Force
 from runner.engines.simulated.noise import StepNoise, launch_factors
-from runner.engines.simulated.shapes import Model, Node
-from runner.spec.engine import EngineSpec, Simulation
-from runner.spec.model import ModelSpec
-from runner.spec.node import NodeSpec
+from runner.spec.engine import Simulation
 from tests.engines.simulated.h200_records import baseline_ms, expected, lines, metric, served
-
-CONF = Path(__file__).resolve().parents[3] / "conf"
-SIZES = (1, 2, 4, 8, 16, 32, 48, 64)
-
-
-def read(name: str) -> dict[str, Any]:
-    return dict(yaml.safe_load((CONF / name).read_text()))
+from tests.engines.simulated.profiles import SIZES, costs_of, simulation_of
 
 
 @pytest.fixture(scope="module")
 def simulation() -> Simulation:
-    base, profile = read("engine/simulated.yaml"), read("engine/simulated_h200.yaml")
-    profile.pop("defaults")
-    merged = {**base, **profile, "simulation": {**base["simulation"], **profile["simulation"]}}
-    return EngineSpec.model_validate(merged).simulation
+    return simulation_of("simulated_h200")
 
 
 def costs(simulation: Simulation, custom: bool) -> CostModel:
-    model = Model.of(ModelSpec.model_validate(read("model/moe_small.yaml")).model_dump(mode="json"))
-    node = Node.of(NodeSpec.model_validate(read("node/h200_x2.yaml")).model_dump(mode="json"))
-    return cost_model(model, node, Force(tp=2, graph_sizes=SIZES, custom=custom), simulation.compute, {}, {})
+    return costs_of(simulation, "h200_x2", Force(tp=2, graph_sizes=SIZES, custom=custom))
 
 
 def test_starts_noise_and_costs_are_those_of_the_records(simulation: Simulation) -> None:

@@ -5,34 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from runner.engines.simulated.cost import cost_model
 from runner.engines.simulated.in_force import Force
 from runner.engines.simulated.noise import launch_factors
-from runner.engines.simulated.shapes import Model, Node
-from runner.spec.engine import EngineSpec, Simulation
-from runner.spec.model import ModelSpec
-from runner.spec.node import NodeSpec
+from runner.spec.engine import Simulation
 from tests.docs.published import Published
+from tests.engines.simulated.profiles import SIZES, costs_of, simulation_of
 
 ROOT = Path(__file__).resolve().parents[3]
 STUDY = Published(ROOT / "experiments" / "h200_single" / "results", "single-x1")
 STREAMS = {1: "decode_c1", 16: "decode_c16", 64: "decode_c64"}
 EAGER, SLOW = "cuda_graph_batch_sizes=none", "overlap_schedule=off"
-SIZES = (1, 2, 4, 8, 16, 32, 48, 64)
-
-
-def read(name: str) -> dict[str, Any]:
-    return dict(yaml.safe_load((ROOT / "conf" / name).read_text()))
 
 
 @pytest.fixture(scope="module")
 def simulation() -> Simulation:
-    base, profile = read("engine/simulated.yaml"), read("engine/simulated_h200_single.yaml")
-    profile.pop("defaults")
-    merged = {**base, **profile, "simulation": {**base["simulation"], **profile["simulation"]}}
-    return EngineSpec.model_validate(merged).simulation
+    return simulation_of("simulated_h200_single")
 
 
 def tpot(arm: str, streams: int) -> float:
@@ -40,9 +28,7 @@ def tpot(arm: str, streams: int) -> float:
 
 
 def decode_ms(simulation: Simulation, streams: int, **force: Any) -> float:
-    model = Model.of(ModelSpec.model_validate(read("model/moe_small.yaml")).model_dump(mode="json"))
-    node = Node.of(NodeSpec.model_validate(read("node/h200_x1.yaml")).model_dump(mode="json"))
-    costs = cost_model(model, node, Force(**{"tp": 1, "graph_sizes": SIZES, **force}), simulation.compute, {}, {})
+    costs = costs_of(simulation, "h200_x1", Force(**{"tp": 1, "graph_sizes": SIZES, **force}))
     return costs.decode_s(streams, streams * 320) * 1e3
 
 
