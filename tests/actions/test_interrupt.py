@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.actions.signals import SAME_REQUEST_S
 from runner.engines import process
 from runner.engines.ledger import Entry, books
 from runner.engines.locks import NodeLock
@@ -32,9 +33,40 @@ def test_ctrl_c_during_the_imports() -> None:
     assert done.stderr == "interrupted\n"
 
 
+def code_after(*signals: tuple[signal.Signals, float]) -> int:
+    """Exit code of a process that is sent these signals, each so many seconds after the one before; 0: it went on."""
+    code = f"""
+import os, time
+from runner.actions.signals import StopRequest
+stop = StopRequest()
+stop.install()
+for number, gap in {[(int(number), gap) for number, gap in signals]}:
+    time.sleep(gap)
+    os.kill(os.getpid(), number)
+assert stop.asked()
+"""
+    return subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=60, check=False).returncode
+
+
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [
+        ([(signal.SIGINT, 0.0)], 0),
+        ([(signal.SIGINT, 0.0), (signal.SIGINT, 0.05)], 0),  # a wrapper passes on what the terminal has sent to everybody
+        ([(signal.SIGINT, 0.0), (signal.SIGINT, SAME_REQUEST_S + 0.1)], 130),
+        ([(signal.SIGTERM, 0.0), (signal.SIGTERM, SAME_REQUEST_S + 0.1)], 0),
+        ([(signal.SIGINT, 0.0), (signal.SIGHUP, SAME_REQUEST_S + 0.1)], 0),
+        ([(signal.SIGTERM, 0.0), (signal.SIGINT, SAME_REQUEST_S + 0.1)], 130),
+    ],
+)
+def test_only_a_person_who_asks_again_ends_the_process_at_once(signals: list[tuple[signal.Signals, float]], code: int) -> None:
+    assert code_after(*signals) == code
+
+
 @pytest.mark.parametrize("executor", ["ray", "inline"])
 def test_sigterm_to_the_whole_group_ends_a_launch_in_order(tmp_path: Path, executor: str) -> None:
-    """As `timeout`, cron's night and a service manager send it: Ray's processes must outlive the launch that they carry."""
+    """As `timeout` sends it: to its child and then to the child's group, so twice to the driver, which must not take that for an
+    impatient person. Cron's night and a service manager send it to the group, and Ray's processes must outlive their launch."""
     out = tmp_path / "out.txt"
     command = [sys.executable, "-m", "runner", "+experiment=smoke", "yes=true", f"execution.executor={executor}", "tracking.enabled=false"]
     command += ["study.name=one", f"tracking.root={tmp_path / 'runs'}", f"execution.lock_dir={tmp_path / 'lock'}"]
@@ -47,6 +79,8 @@ def test_sigterm_to_the_whole_group_ends_a_launch_in_order(tmp_path: Path, execu
         assert driver.poll() is None and "TPOT" in out.read_text()
         started = [seen for entry in ledger_entries(tmp_path / "lock") if (seen := process.look(entry.pid)) and seen.live]
         assert started
+        os.kill(driver.pid, signal.SIGTERM)
+        time.sleep(0.05)
         os.killpg(driver.pid, signal.SIGTERM)
         assert driver.wait(timeout=30) == 130
     finally:
