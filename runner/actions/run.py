@@ -10,7 +10,7 @@ from typing import Any
 from runner.actions.ground import Ground, find_ground, make_plan
 from runner.actions.nightly import NightWatch, gpus_in_use, night_name, open_patiently
 from runner.actions.node_notes import note_node
-from runner.actions.settle import load_noise, settle
+from runner.actions.settle import keep_floor, settle
 from runner.actions.signals import StopRequest
 from runner.config import Settings
 from runner.errors import NodeBusy, NotFinished, RunnerError, UserError
@@ -126,11 +126,12 @@ def measure(
     """Launches until nothing is open; a night looks a second time at what is suspect. Raises KeyboardInterrupt, NotFinished,
     UserError, NodeBusy."""
     settings, plan = ground.settings, study.plan
-    noise = load_noise(ground)
+    earlier = study.history()
+    noise = keep_floor(ground, study.paths, begun=bool(earlier[0]))
     scheduler = Scheduler(plan, settings.protocol, noise, unmeasured(ground, plan))
     if night is not None:
         night.restore(scheduler)
-    scheduler.restore(*study.history())
+    scheduler.restore(*earlier)
     listener = Shown(settings.execution.quiet, scheduler, plan)
     listener.begin(study, ground)
     order = NodeOrder(

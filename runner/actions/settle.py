@@ -1,7 +1,7 @@
 """After the last launch (or at any later time): decision, report, tracking, table, exit code. Records in, views out."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.actions.ground import Ground
 from runner.errors import UserError
@@ -15,11 +15,13 @@ from runner.records.schema import LaunchRecord
 from runner.spec.protocol import Protocol
 
 if TYPE_CHECKING:
+    from runner.analysis.noise import NoiseFloor
     from runner.tracking.launcher import TrackingProcess
 
 
-def decide(paths: StudyPaths, protocol: Protocol, noise: Any = None, regrade: bool = False) -> tuple[Plan, list[LaunchRecord], Decision]:
-    """Judges the study's records and writes decision.json. Raises UserError when the records are damaged."""
+def decide(paths: StudyPaths, protocol: Protocol, regrade: bool = False) -> tuple[Plan, list[LaunchRecord], Decision]:
+    """Judges the study's records, with the noise floor that it began with, and writes decision.json. Raises UserError when the
+    records are damaged."""
     from runner.analysis.judge import judge
 
     plan = Plan.model_validate(read_json(paths.plan))
@@ -30,7 +32,7 @@ def decide(paths: StudyPaths, protocol: Protocol, noise: Any = None, regrade: bo
 
         records = regraded(paths, records, entries)
     finished = any(entry["kind"] == "study_finished" for entry in entries)
-    decision = judge(plan, records, protocol, noise=noise, complete=finished)
+    decision = judge(plan, records, protocol, noise=study_floor(paths), complete=finished)
     if (night := night_report(paths)) is not None:
         from runner.analysis.night_decision import as_night
 
@@ -54,8 +56,7 @@ def settle(ground: Ground, paths: StudyPaths, tracking: "TrackingProcess | None"
     from runner.reporting.html import write_report
     from runner.reporting.terminal import print_decision
 
-    noise = load_noise(ground)
-    plan, records, decision = decide(paths, ground.settings.protocol, noise)
+    plan, records, decision = decide(paths, ground.settings.protocol)
     learn(ground, records)
     write_report(paths, decision, plan, records)
     if tracking is not None and ground.settings.tracking.enabled:
@@ -75,12 +76,28 @@ def exit_code(decision: Decision, protocol: Protocol) -> int:
     return 3 if failed else 0
 
 
-def load_noise(ground: Ground) -> Any:
+def keep_floor(ground: Ground, paths: StudyPaths, begun: bool) -> "NoiseFloor | None":
+    """The node's noise floor, copied beside the study when it begins: stops and verdicts use this one for good, whatever is learned
+    about the node meanwhile. `begun`: launches were made already, so what is not there was not known. Raises UserError."""
     from runner.actions.ground import node_file
+
+    if not begun and not ground.settings.aa and not paths.noise_floor.is_file():
+        content = node_file(ground, "noise_floor.json")
+        if content is not None:
+            write_json(paths.noise_floor, content)
+    return study_floor(paths)
+
+
+def study_floor(paths: StudyPaths) -> "NoiseFloor | None":
+    """None where the study began without one. Raises UserError for a damaged file."""
     from runner.analysis.noise import NoiseFloor
 
-    content = node_file(ground, "noise_floor.json")
-    return None if content is None else NoiseFloor.model_validate(content)
+    if not paths.noise_floor.is_file():
+        return None
+    try:
+        return NoiseFloor.model_validate(read_json(paths.noise_floor))
+    except ValueError as error:
+        raise UserError(f"{paths.noise_floor} is no noise floor ({str(error).splitlines()[0]}); restore it") from None
 
 
 def learn(ground: Ground, records: list[LaunchRecord]) -> None:

@@ -171,6 +171,8 @@ def _line(x: Array, y: Array, w: Array) -> tuple[float, float]:
 def budget_text(result: Mapping[str, Any]) -> str:
     """The budget as a table for people, with what measured latency does to the conclusion."""
     calls, ranks = result["all_reduces_per_pass"], result["ranks"]
+    if ranks < 2:
+        return f"Communication budget: {result['model']} on one GPU: no all-reduce is made, so no communication flag can matter here."
     lines = [
         f"Communication budget: {result['model']}, hidden {result['hidden_size']}, {ranks} ranks, {calls} all-reduces a pass, "
         f"link {result['link_gb_s']:g} GB/s",

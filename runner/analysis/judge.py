@@ -6,24 +6,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import fdtr
 
+from runner.analysis import aa
 from runner.analysis.confirmation import Confirmation, confirmation
 from runner.analysis.effects import effects
 from runner.analysis.failures import Starts, starts
 from runner.analysis.guard import Guard, Guarded, guarded_arms
 from runner.analysis.hypotheses import Group, groups
 from runner.analysis.inert import arm_evidence, inert_arms
-from runner.analysis.noise import NoiseFloor
+from runner.analysis.noise import NoiseEntry, NoiseFloor
 from runner.analysis.observations import MEASURING, block_numbers
 from runner.analysis.order_effects import order_effects
 from runner.analysis.ranking import arm_verdict, candidates
 from runner.analysis.recommend import Facts, recommend
 from runner.analysis.results import MIN_LAUNCHES, descriptive, hypothesis_result, phase_values
 from runner.records import words
-from runner.records.decision import ArmResult, ArmStatus, CellResult, Decision, HypothesisResult
+from runner.records.decision import ArmResult, ArmStatus, CellResult, Decision, HypothesisResult, Spread
 from runner.records.plan import Arm, Plan
 from runner.records.schema import Evidence, LaunchRecord
 from runner.spec.protocol import Protocol
+
+QUIETER = 0.01  # a study is told to be quieter than its floor at this one-sided level of the F test
 
 
 def judge(
@@ -50,6 +54,7 @@ def judge(
     confirmed = confirmation(plan, launches, states, best[0][0]) if best else Confirmation()
     engine = _engine(plan, launches)
     found_effects = effects(plan, launches, protocol, {arm.name for arm in arms if arm.status in ("BASELINE", "MEASURED")})
+    spread = aa.spreads(plan, launches, protocol) if aa.is_aa(plan) else ()
     facts = Facts(plan, protocol, arms, states, best, confirmed, launches, noise is not None, complete, tuple(found_effects))
     return Decision(
         study=plan.study,
@@ -59,15 +64,16 @@ def judge(
         model=plan.model,
         baseline=plan.baseline,
         gpu_minutes=round(sum(launch.gpu_seconds for launch in launches) / 60, 3),
-        recommendation=recommend(facts),
+        recommendation=aa.answer(plan, spread, complete) if spread else recommend(facts),
         arms=arms,
         cells=_cells(plan, arms),
         effects=tuple(found_effects),
         noise=_noise(states, noise),
+        spread=spread,
         order_effects=order_effects(launches, sorted({(item.phase, item.metric) for item in plan.hypotheses})),
         method=_method(plan, protocol, states, looks, noise, launches),
         complete=complete,
-        warnings=_warnings(states, noise, arms, plan),
+        warnings=(*_warnings(states, noise, spread, arms, plan), *aa.warnings(spread)),
     )
 
 
@@ -264,11 +270,27 @@ def _method(
     }
 
 
-def _warnings(states: Sequence[Group], noise: NoiseFloor | None, arms: Sequence[ArmResult], plan: Plan) -> tuple[str, ...]:
+def _floor_of_a_worse_day(group: Group, entry: NoiseEntry) -> list[str]:
+    """No study is taken to be much quieter than its floor, so a floor that saw a cold first launch or a bad day widens intervals."""
+    fit = group.result.last.fit if group.result is not None else None
+    if fit is None or not fit.df[0] > 0 or not (entry.df > 0 and entry.between_pct > 0):
+        return []
+    own = 100 * float(np.sqrt(fit.rss[0] / fit.df[0]))
+    if fdtr(fit.df[0], entry.df, (own / entry.between_pct) ** 2) >= QUIETER:
+        return []
+    return [
+        f"{group.phase} {group.metric}: launches of this study lie {own:.2g} % apart where the node's noise floor says {entry.between_pct:.2g} %, "
+        "which widens the intervals; measure the floor again (experiment=noise_floor) before the next study"
+    ]
+
+
+def _warnings(
+    states: Sequence[Group], noise: NoiseFloor | None, spread: Sequence[Spread], arms: Sequence[ArmResult], plan: Plan
+) -> tuple[str, ...]:
     found = []
     if plan.simulated:
         found.append("SIMULATED: these numbers come from a cost model, not from an engine")
-    if noise is None:
+    if noise is None and not spread:
         found.append("this node has no noise floor (experiment=noise_floor): variances come from this study alone")
     for group in states:
         if group.mode_gap > 0:
@@ -276,6 +298,8 @@ def _warnings(states: Sequence[Group], noise: NoiseFloor | None, arms: Sequence[
             found.append(f"{group.phase} {group.metric}: bimodal, two speeds {gap:.1f} % apart; no verdict inside that distance")
         if group.result is not None and bool(group.result.last.dropped_first[0]):
             found.append(f"{group.phase} {group.metric}: the study's first launch is an outlier and is not counted")
+        if noise is not None and (entry := noise.entry(group.phase, group.metric)) is not None:
+            found += _floor_of_a_worse_day(group, entry)
     for arm in arms:
         if arm.status == "MEASURED" and not arm.attributed and arm.verdict in ("BETTER", "WORSE", "MIXED"):
             found.append(f"{arm.name}: {arm.verdict}, but not every factor was observed in force, so it is not called the flag's doing")

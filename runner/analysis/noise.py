@@ -19,7 +19,7 @@ from runner.spec.base import Strict
 
 Array = NDArray[np.float64]
 RESOLVED_BY = (3, 6, 12)
-LEAST_TO_DROP = 6
+LEAST_TO_DROP = 5  # four launches and a line leave two degrees of freedom to tell an outlier by
 
 
 class NoiseEntry(Strict):

@@ -81,6 +81,27 @@ class Effect(Strict):
     exploratory: bool = False
 
 
+class Spread(Strict):
+    """Of an A/A study: how far launches of one configuration lie apart, for one (phase, metric). Percent.
+
+    `sd_pct` is the standard deviation between launches about a straight drift, low/high its 90 % interval (chi-square; null with
+    too few launches); `resolves_pct`: blocks -> smallest effect of one arm found with probability 0.8 (two-sided 5 %, one look);
+    `drift_pct` is per launch."""
+
+    phase: str
+    metric: str
+    launches: int
+    mean: float
+    sd_pct: float
+    low_pct: float | None = None
+    high_pct: float | None = None
+    resolves_pct: dict[int, float] = Field(default_factory=dict)
+    drift_pct: float = 0.0
+    drift_p: float = 1.0
+    modes: int = 1
+    mode_gap_pct: float = 0.0
+
+
 class Recommendation(Strict):
     arm: str | None
     confirmed: bool = False
@@ -107,6 +128,7 @@ class Decision(Strict):
     cells: tuple[CellResult, ...]
     effects: tuple[Effect, ...] = ()
     noise: dict[str, Any] = Field(default_factory=dict)
+    spread: tuple[Spread, ...] = Field(default=(), description="an A/A study's answer; empty for every other study")
     order_effects: dict[str, Any] = Field(default_factory=dict)
     method: dict[str, Any] = Field(default_factory=dict)
     complete: bool = True

@@ -116,6 +116,11 @@ class StudyPaths:
         return self.folder / "probe.json"
 
     @property
+    def noise_floor(self) -> Path:
+        """The node's noise floor as it was known when the study began; not there where none was."""
+        return self.folder / "noise_floor.json"
+
+    @property
     def truth(self) -> Path:
         """Simulated engine only: the true effects. Never read by the code that judges."""
         return self.folder / "truth.json"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.records.decision import ArmResult, Decision, HypothesisResult
+from runner.records.decision import ArmResult, Decision, HypothesisResult, Spread
 from runner.records.metrics import BY_NAME
 from runner.records.night import Shift
 from runner.records.plan import Cell, Plan
@@ -148,6 +148,36 @@ def hypothesis_keys(decision: Decision) -> list[tuple[str, str]]:
     return list(dict.fromkeys((item.phase, item.metric) for arm in decision.arms for item in arm.hypotheses))
 
 
+def shown_keys(decision: Decision) -> list[tuple[str, str]]:
+    """(phase, metric) that plots of launches show: what is judged, or what an A/A study tells."""
+    return hypothesis_keys(decision) or [(row.phase, row.metric) for row in decision.spread]
+
+
+def spread_table(decision: Decision) -> list[dict[str, str]]:
+    """An A/A study's answer as a table, the same for terminal, report and note: head -> cell."""
+    blocks = list(dict.fromkeys(count for row in decision.spread for count in row.resolves_pct))
+    return [_spread_cells(row, blocks) for row in decision.spread]
+
+
+def _spread_cells(row: Spread, blocks: Sequence[int]) -> dict[str, str]:
+    known = row.low_pct is not None
+    cells = {
+        "metric": metric_word(row.metric),
+        "phase": phase_word(row.phase),
+        "mean": f"{number(row.mean)} {metric_unit(row.metric)}".strip(),
+        "n": str(row.launches),
+        "sd, %": number(row.sd_pct, 2) if known else "-",
+        "90 % interval": f"{number(row.low_pct, 2)} to {number(row.high_pct, 2)}" if known else "-",
+    }
+    return cells | {f"in {count}": number(row.resolves_pct.get(count), 2) for count in blocks}
+
+
+SPREAD_MEANING = (
+    "standard deviation between launches of one configuration, and the smallest effect, %, found in so many blocks of one arm "
+    "(probability 0.8, error 5 %, one look)"
+)
+
+
 def find(arm: ArmResult, phase: str, metric: str) -> HypothesisResult | None:
     return next((item for item in arm.hypotheses if (item.phase, item.metric) == (phase, metric)), None)
 
@@ -164,6 +194,9 @@ def exclusions(cells: Sequence[Cell]) -> list[tuple[str, str, str, list[Mapping[
 
 def counts(decision: Decision, plan: Plan) -> str:
     """One line: cells, rejected, duplicates, arms by outcome."""
+    if decision.spread:
+        failed = sum(arm.failed_launches for arm in decision.arms)
+        return f"{sum(arm.launches for arm in decision.arms)} launches of the baseline" + (f", {failed} failed" if failed else "")
     cells = Counter(cell.status for cell in plan.cells)
     outcomes = Counter(outcome(arm) for arm in decision.arms if arm.status != "BASELINE")
     grid = f"{plan.raw_cells} cells" if plan.raw_cells == len(plan.cells) else f"{plan.raw_cells} raw cells, {len(plan.cells)} legal"

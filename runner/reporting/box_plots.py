@@ -15,7 +15,7 @@ _COUNTED = ("measure", "confirm", "noise")
 def boxes(decision: Decision, launches: Sequence[LaunchRecord]) -> Plot | None:
     """One panel a primary (phase, metric), one row an arm: box over its valid launches (quartiles, whiskers to the ends), and every
     launch as a point."""
-    keys = words.hypothesis_keys(decision)[:MOST_COLUMNS]
+    keys = words.shown_keys(decision)[:MOST_COLUMNS]
     values = {(arm.name, key): _values(launches, arm.name, *key) for arm in decision.arms for key in keys}
     arms = [arm for arm in words.ordered(decision) if any(values[arm.name, key] for key in keys)]
     left_out = max(0, len(arms) - MOST_ROWS)

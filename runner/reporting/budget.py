@@ -37,6 +37,10 @@ def budget_section(study: StudyPaths, decision: Decision, launches: Sequence[Lau
         phases = {name: PhaseSpec.model_validate(spec) for name, spec in config["workload"]["phases"].items()}
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
         return None
+    if _ranks(options, node) < 2:
+        return BudgetSection(
+            rows=(), note="", findings=("One GPU serves: no all-reduce is made, so no communication flag can matter here.",)
+        )
     baseline = next((arm for arm in decision.arms if arm.name == decision.baseline), None)
     values = baseline.values if baseline else {}
     rows = {name: phases[name].concurrency * model.draft_tokens for name in values if name in phases and phases[name].kind == "decode"}

@@ -45,7 +45,7 @@ def draw(study: StudyPaths, decision: Decision, launches: Sequence[LaunchRecord]
         "distributions": [],
         "time": [
             plots.guard(lambda p=phase, m=metric: plots.in_time(decision, launches, p, m))  # type: ignore[misc]
-            for phase, metric in keys[:MOST_TIME_PLOTS]
+            for phase, metric in words.shown_keys(decision)[:MOST_TIME_PLOTS]
         ],
         "clocks": [plots.guard(lambda: plots.clocks(decision, launches))],
     }
@@ -94,6 +94,8 @@ def render(study: StudyPaths, decision: Decision, plan: Plan, launches: Sequence
         invalid=sections.invalid_counts(launches),
         plots={"night": [], "boxes": [], **drawn},
         noise=sections.noise_rows(decision),
+        spread=words.spread_table(decision),
+        spread_meaning=words.SPREAD_MEANING,
         telemetry=sections.telemetry_rows(decision, launches),
         budget=budget_section(study, decision, launches),
         time=time_section(study, decision, launches),

@@ -52,7 +52,10 @@ def print_decision(decision: Decision, plan: Plan, study: StudyPaths | None = No
     _say(console, decision.recommendation.sentence, "bold")
     for text in words.night_done(decision):
         _say(console, text)
-    _print_arms(console, decision, simulated)
+    if decision.spread:
+        _print_spread(console, decision, simulated)
+    else:
+        _print_arms(console, decision, simulated)
     for arm in decision.arms:
         _explain(console, arm)
     _excluded(console, decision, plan)
@@ -70,6 +73,22 @@ def print_decision(decision: Decision, plan: Plan, study: StudyPaths | None = No
 def _say(console: "Console", text: str, style: str = "") -> None:
     if text:
         console.print(text, style=style, markup=False)
+
+
+def _print_spread(console: "Console", decision: Decision, simulated: bool) -> None:
+    """An A/A study's table; the means and the launches give way where the terminal is narrow."""
+    from rich import box
+    from rich.table import Table
+
+    rows = words.spread_table(decision)
+    heads = [head for head in rows[0] if console.width >= 100 or head not in ("mean", "n")]
+    _say(console, f"{'SIMULATED  ' if simulated else ''}{decision.study}: {words.SPREAD_MEANING}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("metric", "phase") else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_plain(row[head]) for head in heads))
+    console.print(table)
 
 
 def _print_arms(console: "Console", decision: Decision, simulated: bool) -> None:

@@ -38,6 +38,8 @@ def study_note(plan: Plan, decision: Decision | None, launches: int) -> str:
     lines += [f"{line}." for line in words.night_done(decision)]
     lines += [words.counts(decision, plan) + f"; {decision.gpu_minutes:.1f} GPU minutes", ""]
     lines += [f"Report: *Artifacts*, `report.html`; box plots of the launches: `plots/{BOXES}`", ""]
+    if decision.spread:
+        return "\n".join([*lines, *_spread(decision)])[:LIMIT]
     keys = words.hypothesis_keys(decision)
     heads = [f"{words.phase_word(phase)} {words.metric_word(metric)}" for phase, metric in keys]
     title = "SIMULATED arm" if plan.simulated else "arm"
@@ -65,6 +67,17 @@ def study_note(plan: Plan, decision: Decision | None, launches: int) -> str:
             break
         lines.append(row)
     return "\n".join(lines)[:LIMIT]
+
+
+def _spread(decision: Decision) -> list[str]:
+    rows = words.spread_table(decision)
+    lines = [f"{words.SPREAD_MEANING[:1].upper()}{words.SPREAD_MEANING[1:]}:", ""]
+    return [
+        *lines,
+        "| " + " | ".join(rows[0]) + " |",
+        "|---" * len(rows[0]) + "|",
+        *("| " + " | ".join(row.values()) + " |" for row in rows),
+    ]
 
 
 def _cell(text: str) -> str:

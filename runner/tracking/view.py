@@ -254,7 +254,15 @@ def _study_run(
         tags["night_changed"] = "; ".join(f"{name}: {old} -> {new}" for name, (old, new) in night.changed.items()) or "nothing"
     if decision and decision.recommendation.arm:
         tags["recommended"] = decision.recommendation.arm
-    files = [(study.report, ""), (study.decision, ""), (study.plan, ""), (study.config, ""), (study.night, ""), (study.topology, "")]
+    files = [
+        (study.report, ""),
+        (study.decision, ""),
+        (study.plan, ""),
+        (study.config, ""),
+        (study.night, ""),
+        (study.topology, ""),
+        (study.noise_floor, ""),
+    ]
     if finished:
         files.append((study.journal, ""))
     if study.plots.is_dir():

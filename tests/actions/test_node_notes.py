@@ -9,6 +9,8 @@ from runner.actions.checks import facts
 from runner.actions.checks.facts import GpuFacts
 from runner.actions.ground import Ground
 from runner.actions.node_notes import note_node, topology_text
+from runner.actions.settle import keep_floor, study_floor
+from runner.errors import UserError
 from runner.records.files import read_json, write_json
 from runner.records.paths import RootPaths
 from tests.actions.example import settings_of
@@ -34,6 +36,25 @@ def test_another_machine_and_a_simulated_node_are_not_made_up(tmp_path: Path) ->
     text = topology_text(ground_of(tmp_path, "sglang"), [FakeNode("far"), FakeNode("farther")], host="here")
     assert "far: no GPU seen, driver not told; driven from here" in text and "nvidia-smi topo -m\nmatrix of farther" in text
     assert topology_text(ground_of(tmp_path, "simulated"), [FakeNode("here")], host="here").startswith("SIMULATED: node eight")
+
+
+FLOOR = {"schema": 1, "node": "eight", "engine": "0.5.21", "launches": 8, "entries": []}
+
+
+def test_a_study_keeps_the_floor_that_it_began_with(tmp_path: Path) -> None:
+    learned, root = tmp_path / "nodes/eight/noise_floor.json", RootPaths(tmp_path)
+    ground = ground_of(tmp_path, "sglang")
+    assert keep_floor(ground, root.study("before"), begun=False) is None
+    write_json(learned, FLOOR)
+    assert keep_floor(ground, root.study("before"), begun=True) is None, "what it began without it is judged without"
+    kept = keep_floor(ground, root.study("after"), begun=False)
+    assert kept is not None and kept.launches == 8
+    write_json(learned, FLOOR | {"launches": 99})
+    assert keep_floor(ground, root.study("after"), begun=True) == kept == study_floor(root.study("after"))
+    assert keep_floor(ground_of(tmp_path, "simulated"), root.study("pretended"), begun=False) is None
+    root.study("after").noise_floor.write_text('{"launches": "many"}')
+    with pytest.raises(UserError, match="is no noise floor"):
+        study_floor(root.study("after"))
 
 
 def test_the_probe_goes_with_a_real_study_and_the_first_notes_stay(tmp_path: Path) -> None:

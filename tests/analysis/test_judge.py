@@ -175,6 +175,16 @@ def test_one_arm_without_a_noise_floor_waits_for_a_fourth_block_and_says_so() ->
     assert four.verdict == "BETTER"
 
 
+@pytest.mark.parametrize(("day", "warned"), [(20.0, True), (1.0, False), (0.3, False)])
+def test_a_floor_of_a_worse_day_is_told(day: float, warned: bool) -> None:
+    made = plan({"baseline": {}, "a": {"m": "on"}, "b": {"m": "off"}})
+    launches = measured(np.random.default_rng(1), ["baseline", "a", "b"], 4, noise=0.003)
+    floor = noise_floor(measured(np.random.default_rng(2), ["baseline"], 8, noise=0.003 * day, purpose="noise"))
+    found = [warning for warning in judge(made, launches, PROTOCOL, noise=floor).warnings if "widens the intervals" in warning]
+    assert bool(found) is warned
+    assert not warned or found[0].startswith("decode_c1 tpot_p50_ms: launches of this study lie 0.")
+
+
 def test_a_study_whose_arms_are_all_closed_by_screens_does_not_blame_the_baseline() -> None:
     lost = Evidence(factor="m", level="on", grade="contradicted", proof="no module")
     made = plan({"baseline": {"m": "off"}, "a": {"m": "on"}})

@@ -282,7 +282,9 @@ def _phase(
 
 def _log(record: LaunchRecord, study: StudyPaths) -> str:
     lines = [f"[2026-09-21 02:{index:02d}:00 TP{index % 8}] Load weight begin. avail mem=94.1 GB" for index in range(5)]
-    lines.append("[2026-09-21 02:06:01 TP0] Created MSCCL++ communicator: group=tp" if record.levels["mscclpp"] == "on" else "no mscclpp")
+    lines.append(
+        "[2026-09-21 02:06:01 TP0] Created MSCCL++ communicator: group=tp" if record.levels.get("mscclpp") == "on" else "no mscclpp"
+    )
     lines.append("[2026-09-21 02:06:02 TP0] flashinfer allreduce fusion disabled: <unsupported capability 120>")
     lines.append(f"[2026-09-21 02:06:03 TP0] cache at {study.folder.resolve()}/cache, model at /models/glm5/model.safetensors")
     if record.failure:

@@ -138,6 +138,18 @@ def test_budget_sets_the_bound_against_the_largest_effect(tmp_path: Path) -> Non
     assert RootPaths(tmp_path).studies.is_dir()
 
 
+def test_one_gpu_communicates_nothing(tmp_path: Path) -> None:
+    from runner.records.files import write_json
+
+    synthetic = make(blocks=1, arms=2)
+    study = write(tmp_path, synthetic)
+    node = {"name": "n", "gpus": 1, "gpu_model": "x", "capability": 90, "memory_gb": 141, "link": "nvlink", "link_gb_s": 450}
+    write_json(study.config, {"node": node, "model": {"name": "m", "hidden_size": 2048, "num_layers": 24}, "workload": {"phases": {}}})
+    section = budget_section(study, synthetic.decision, synthetic.launches)
+    assert section is not None and section.rows == ()
+    assert section.findings == ("One GPU serves: no all-reduce is made, so no communication flag can matter here.",)
+
+
 def test_budget_takes_the_nodes_own_probe_for_real_studies_alone(tmp_path: Path) -> None:
     from runner.records.files import write_json
 

@@ -28,7 +28,15 @@ def lines_of(records: Iterable[LaunchRecord], hide: Placeholders) -> str:
     return "".join(hide.hide(json.dumps(record.model_dump(mode="json", by_alias=True))) + "\n" for record in records)
 
 
-KEPT = ("plan.json", "config.json", "journal.jsonl", "launches/*/server.log", "launches/*/server_info.json", "launches/*/metrics.txt")
+KEPT = (
+    "plan.json",
+    "config.json",
+    "journal.jsonl",
+    "noise_floor.json",
+    "launches/*/server.log",
+    "launches/*/server_info.json",
+    "launches/*/metrics.txt",
+)
 
 
 def pack_study(study: StudyPaths, target: Path, hide: Placeholders) -> None:
