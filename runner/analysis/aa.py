@@ -16,7 +16,7 @@ from runner.spec.protocol import Protocol
 HEADLINES = ("tpot_p50_ms", "ttft_p50_ms", "output_tok_s")
 FEWEST_BLOCKS = 3
 FEWEST_LAUNCHES = 3  # two launches give a spread that can be wrong by ten times
-DRIFTS = 0.01  # two-sided p-value below which a drift is told
+TOLD = 0.01  # p-value below which a drift or a difference of blocks is told
 
 
 def is_aa(plan: Plan) -> bool:
@@ -52,6 +52,8 @@ def _row(entry: NoiseEntry, launches: Sequence[LaunchRecord]) -> Spread:
         resolves_pct=entry.resolves_pct if told else {},
         drift_pct=entry.drift_pct,
         drift_p=entry.drift_p,
+        blocks_pct=entry.blocks_pct,
+        blocks_p=entry.blocks_p,
         modes=entry.modes,
         mode_gap_pct=entry.mode_gap_pct,
     )
@@ -103,12 +105,17 @@ def _found(rows: Sequence[Spread]) -> str:
 
 
 def warnings(rows: Sequence[Spread]) -> list[str]:
-    """Drift and two speeds, by phase and metric."""
+    """Drift, two speeds and blocks that differ, by phase and metric."""
     found = []
     for row in rows:
         where = f"{row.phase} {row.metric}"
         if row.modes > 1:
             found.append(f"{where}: two speeds {row.mode_gap_pct:.1f} % apart between launches of the same command")
-        elif row.drift_p < DRIFTS:
+        elif row.drift_p < TOLD:
             found.append(f"{where}: drifts by {words.signed(row.drift_pct, 2)} % a launch (p = {words.number(row.drift_p, 2)})")
+        if row.blocks_p < TOLD:
+            found.append(
+                f"{where}: blocks lie {words.number(row.blocks_pct, 2)} % apart (standard deviation of their means; each has its own prompts): "
+                "compare inside blocks, as studies do; what launches of different blocks differ by is no effect"
+            )
     return found

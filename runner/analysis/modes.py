@@ -96,6 +96,15 @@ def two_modes(values: Array) -> Modes:
     return Modes(2 if gap > 0 else 1, gap, float(split(clean[None, :]).distance[0]), critical_distance(n))
 
 
+def apart_by_block(values: Array, blocks: NDArray[np.int64]) -> bool:
+    """Do the two groups of `values` (n,) part between blocks alone? Then it is the blocks that differ (each has its own prompts), not
+    launches, and comparisons inside blocks do not feel it."""
+    found = split(values[None, :])
+    upper = values >= found.bottom_of_upper[0]
+    several = [upper[blocks == block] for block in np.unique(blocks) if (blocks == block).sum() > 1]
+    return len(several) > 1 and all(bool(group.all() or not group.any()) for group in several)
+
+
 def steps_between_launches(values: Array, mask: Mask) -> Array:
     """(S, B, M) -> (S, (B - 1) M): size of the step from each launch to the next one of the same arm, NaN where there is none."""
     last = np.where(mask[:, 0], values[:, 0], np.nan)
@@ -107,12 +116,20 @@ def steps_between_launches(values: Array, mask: Mask) -> Array:
     return np.concatenate(steps, axis=1) if steps else np.empty((len(values), 0))
 
 
+def _together(large: Mask, there: Mask, arms: int) -> Mask:
+    """(S, (B - 1) M) -> (S,): in every block that several arms step into, all of them take a large step or none does."""
+    shape = (len(large), -1, arms)
+    counts, larger = there.reshape(shape).sum(axis=2), (large & there).reshape(shape).sum(axis=2)
+    return np.asarray(((larger == 0) | (larger == counts) | (counts < 2)).all(axis=1) & (counts > 1).any(axis=1))
+
+
 def study_gaps(values: Array, mask: Mask) -> Array:
     """(S, B, M) log values, arms in columns -> (S,): distance of two speeds seen inside the study, 0 where there is one.
 
     Whatever the arms' effects are, on a node of two speeds the steps between successive launches of one arm fall into 'same
     speed' and 'other speed'. The larger steps must also be clear of the smaller ones by more than these are long. A node's speeds
-    show in more than one arm: where three or more were launched and one alone takes the larger steps, that arm is noisy."""
+    show in more than one arm: where three or more were launched and one alone takes the larger steps, that arm is noisy. Where all
+    arms always take the larger steps together, the blocks differ (each has its own prompts), and comparisons do not feel it."""
     steps = steps_between_launches(values, mask)
     arm_of_step = np.tile(np.arange(values.shape[2]), max(values.shape[1] - 1, 0))
     several = mask.any(axis=1).sum(axis=1) > 2
@@ -129,5 +146,6 @@ def study_gaps(values: Array, mask: Mask) -> Array:
         large = steps[rows] >= found.bottom_of_upper[:, None]
         arms = np.array([len(set(arm_of_step[line])) for line in large])
         apart &= (arms > 1) | ~several[rows]
+        apart &= ~_together(large, np.isfinite(steps[rows]), values.shape[2])
         gaps[rows] = np.where((found.distance > critical_distance(int(n), folded=True)) & apart, upper, 0.0)
     return gaps

@@ -84,9 +84,10 @@ class Effect(Strict):
 class Spread(Strict):
     """Of an A/A study: how far launches of one configuration lie apart, for one (phase, metric). Percent.
 
-    `sd_pct` is the standard deviation between launches about a straight drift, low/high its 90 % interval (chi-square; null with
+    `sd_pct` is the standard deviation between launches of one block about a straight drift, low/high its 90 % interval (chi-square; null with
     too few launches); `resolves_pct`: blocks -> smallest effect of one arm found with probability 0.8 (two-sided 5 %, one look);
-    `drift_pct` is per launch."""
+    `drift_pct` is per launch; `blocks_pct` the standard deviation of block means (each block has its own prompts; not in `sd_pct`), with
+    the p-value of there being none beyond the launches' own."""
 
     phase: str
     metric: str
@@ -98,6 +99,8 @@ class Spread(Strict):
     resolves_pct: dict[int, float] = Field(default_factory=dict)
     drift_pct: float = 0.0
     drift_p: float = 1.0
+    blocks_pct: float = 0.0
+    blocks_p: float = 1.0
     modes: int = 1
     mode_gap_pct: float = 0.0
 

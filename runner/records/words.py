@@ -173,7 +173,7 @@ def _spread_cells(row: Spread, blocks: Sequence[int]) -> dict[str, str]:
 
 
 SPREAD_MEANING = (
-    "standard deviation between launches of one configuration, and the smallest effect, %, found in so many blocks of one arm "
+    "standard deviation between launches of one configuration inside a block, and the smallest effect, %, found in so many blocks of one arm "
     "(probability 0.8, error 5 %, one look)"
 )
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runner.analysis.modes import mode_gaps, steps_between_launches, study_gaps, two_modes
+from runner.analysis.modes import apart_by_block, mode_gaps, steps_between_launches, study_gaps, two_modes
 
 GAP = float(np.log(1.2))
 
@@ -45,6 +45,17 @@ def test_two_speeds_inside_a_study_whatever_the_arms_do() -> None:
     assert np.mean(study_gaps(values, mask) > 0) > 0.9
     plain = 0.004 * rng.standard_normal((2000, 3, 5)) + np.array([0, 0.3, -0.1, 0.02, 0.07])
     assert np.mean(study_gaps(plain, np.ones_like(plain, bool)) > 0) < 0.02
+
+
+def test_blocks_that_differ_are_not_two_speeds_of_the_node() -> None:
+    """Prompts are a block's own: all arms step together, and what is compared inside blocks does not feel it."""
+    rng = np.random.default_rng(8)
+    values = 0.001 * rng.standard_normal((200, 8, 3))
+    values += 0.012 * rng.integers(0, 2, (200, 8, 1))
+    assert np.mean(study_gaps(values, np.ones_like(values, bool)) > 0) < 0.02
+    blocks = np.repeat([0, 1], 4)
+    assert apart_by_block(np.array([6.186, 6.191, 6.180, 6.187, 6.116, 6.108, 6.121, 6.106]), blocks)
+    assert not apart_by_block(np.array([6.186, 6.116, 6.180, 6.187, 6.191, 6.108, 6.121, 6.106]), blocks)
 
 
 def test_steps_skip_launches_that_failed() -> None:

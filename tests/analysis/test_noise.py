@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from runner.analysis.noise import NoiseFloor, floor_spread, noise_floor, resolves
+from runner.analysis.floor_spread import floor_spread
+from runner.analysis.noise import NoiseFloor, noise_floor, resolves
 from tests.analysis.example import TPOT, launch, measured
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.analysis.floor_spread import floor_spread
 from runner.analysis.futility import HOPELESS, chance_of_verdict
 from runner.analysis.modes import mode_gaps, study_gaps
-from runner.analysis.noise import floor_spread
 from runner.analysis.variance import Prior
 from runner.analysis.verdicts import HIGHER, LOWER, SAME, UNRESOLVED, Result, Rules, combine, look
 from runner.analysis.winners_curse import adjusted_ratios
@@ -22,6 +22,7 @@ UNEQUAL = "noisy arm"
 SHAPES = ("gaussian", "heavy", "drift", "bimodal", "first", UNEQUAL)
 DRIFT_PER_SLOT = 0.003
 MODE_GAP = float(np.log(1.2))
+A_BLOCK = 4  # launches of a block of experiment=noise_floor
 FIRST_SLOWER = 0.05
 NOISIER = 20.0
 """The last arm's launches vary so many times more than the others', as decode without CUDA graphs did on an H200."""
@@ -103,7 +104,7 @@ def floor_of(rng: np.random.Generator, cell: Cell, studies: int, direction: Arra
         values += direction[:, None] * DRIFT_PER_SLOT * np.arange(cell.floor)
     if cell.shape == "first":
         values[:, 0] += FIRST_SLOWER
-    spread = floor_spread(values)
+    spread = floor_spread(values, np.arange(cell.floor) // A_BLOCK)
     return Prior(spread.sd**2, spread.df), mode_gaps(values)
 
 

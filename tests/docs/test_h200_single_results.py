@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.docs.published import Published, figures_beyond, page_of
+from runner.analysis.noise import noise_floor
+from runner.records import words
+from runner.records.decision import Decision
+from runner.records.schema import LaunchRecord
+from tests.docs.published import Published, figures_beyond, own_cost, page_of
 
 STUDY = Published(Path(__file__).resolve().parents[2] / "experiments" / "h200_single" / "results", "single-x1")
 PAGE = page_of(STUDY.folder)
@@ -34,14 +38,35 @@ def phases() -> list[dict[str, Any]]:
     return [found for record in STUDY.measured for found in record["phases"]]
 
 
-def own_cost(record: dict[str, Any]) -> float:
-    """Seconds of a launch beyond the engine's start and stop, warm-up and measured windows."""
-    load = sum(found["window_s"] + found["warmup_s"] for found in record["phases"])
-    return float(record["ended_at"] - record["started_at"] - load - record["stages"]["start"] - record["stages"]["stop"])
-
-
 def first_start(arm: str) -> float:
     return float(next(record["stages"]["start"] for record in STUDY.launches if record["arm"] == arm))
+
+
+def of_the_noise_floor() -> list[str]:
+    """The A/A study's passages; its answer is made anew from its launches."""
+    records = [LaunchRecord.model_validate(record) for record in STUDY.lines("noise.jsonl")]
+    decision = Decision.model_validate(json.loads((STUDY.folder / "noise_decision.json").read_text()))
+    floor = noise_floor(records)
+    for row in decision.spread:
+        entry = floor.entry(row.phase, row.metric)
+        assert entry is not None and row.sd_pct == pytest.approx(entry.between_pct, rel=1e-6) and entry.launches == row.launches == 8
+    spread = {(row.metric, row.phase): row for row in decision.spread}
+    names = ((TPOT, "TPOT p50"), (TTFT, "TTFT p50"), (RATE, "output tok/s"))
+    cells = {metric: [f"{words.number(spread[metric, phase].sd_pct, 2)} %" for phase in (*DECODE, "prefill")] for metric, _ in names}
+    seen = [words.number(spread[TPOT, phase].resolves_pct[3], 2) for phase in ("decode_c16", "decode_c64")]
+    smoke, *launches = (found.metrics[TPOT] for record in records if (found := record.phase("decode_c16")) is not None)
+    first, second = ([f"{value:.3f}" for value in part] for part in (launches[:4], launches[4:]))
+    (warning,) = decision.warnings
+    assert warning.startswith(f"decode_c16 {TPOT}: blocks lie {words.number(spread[TPOT, 'decode_c16'].blocks_pct, 2)} % apart")
+    assert [record.purpose for record in records] == ["smoke"] + 8 * ["noise"] and {record.block for record in records} == {0, 1}
+    return [
+        *(f"| {name} | {' | '.join(cells[metric])} |" for metric, name in names),
+        f"eight of the baseline in two blocks, {decision.gpu_minutes:.0f} GPU minutes",
+        f"an effect on TPOT of {seen[0]} % at 16 streams and of {seen[1]} % at 64",
+        f"at 16 streams: {', '.join(first[:3])} and {first[3]} ms in the first block, {', '.join(second[:3])} and {second[3]} in the second; the "
+        f"unmeasured launch, which had the first block's prompts, {smoke:.3f}",
+        f"told as that ({words.number(spread[TPOT, 'decode_c16'].blocks_pct, 2)} %)",
+    ]
 
 
 def quoted() -> list[str]:
@@ -114,14 +139,14 @@ def quoted() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("passage", quoted())
+@pytest.mark.parametrize("passage", [*quoted(), *of_the_noise_floor()])
 def test_the_page_quotes_the_records(passage: str) -> None:
     assert passage in PAGE
 
 
 def test_no_other_figure_with_a_unit_stands_on_the_page() -> None:
     """What is left after the passages above are settings, what the page says of another study, and what the first judgement had said."""
-    figures = figures_beyond(PAGE, quoted(), "%|ms|us|s|tok/s|GB/s|W|C|MHz|MiB")
+    figures = figures_beyond(PAGE, [*quoted(), *of_the_noise_floor()], "%|ms|us|s|tok/s|GB/s|W|C|MHz|MiB")
     settings, elsewhere, first_judgement, seen_at_exit = {"4 s", "1 %"}, {"5.2 %"}, {"0.6 %"}, {"32,126 MiB"}
     assert figures <= settings | elsewhere | first_judgement | seen_at_exit, figures
     assert all(STUDY.hypothesis(EAGER, phase)["high_pct"] < -50 for phase in DECODE)

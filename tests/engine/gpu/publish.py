@@ -3,7 +3,7 @@
     python tests/engine/gpu/publish.py STUDY_FOLDER TARGET_FOLDER [--noise STUDY_FOLDER] [--probe probe.json]
 
 Writes decision.json, report.html, launches.jsonl (launch records in the documented schema), study.tar.xz (plan, journal, server logs:
-what `action=report regrade=true` reads), noise.jsonl, probe.json and tables.md (the tables that the README of the results quotes)."""
+what `action=report regrade=true` reads), noise.jsonl with the A/A study's own decision and report, probe.json and tables.md (the tables that the README of the results quotes)."""
 
 import argparse
 import io
@@ -142,8 +142,12 @@ def main() -> None:
     if arguments.noise is not None:
         quiet = StudyPaths(arguments.noise)
         own = launches(read_journal(quiet.journal))
-        write_text(target / "noise.jsonl", lines_of(own, Placeholders(quiet, own)))
-        measured = [record for record in own if record.phases]
+        hidden = Placeholders(quiet, own)
+        write_text(target / "noise.jsonl", lines_of(own, hidden))
+        if quiet.report.is_file():
+            write_text(target / "noise_decision.json", hidden.hide(quiet.decision.read_text()))
+            write_text(target / "noise_report.html", hidden.hide(quiet.report.read_text()))
+        measured = [record for record in own if record.purpose == "noise"]
         parts += ["## A/A launches", launch_table(measured), noise_table(measured)]
     if arguments.probe is not None:
         write_text(target / "probe.json", hide.hide(arguments.probe.read_text()))
