@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 
 def _leave(_number: int, _frame: object) -> None:
@@ -12,9 +14,21 @@ def _leave(_number: int, _frame: object) -> None:
 def main() -> None:
     """Never returns: ends the process with the exit code of design section 3."""
     signal.signal(signal.SIGINT, _leave)
-    from runner.actions.command import main as command
-
+    try:
+        from runner.actions.command import main as command
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] == "runner":
+            raise
+        sys.exit(elsewhere(missing.name))
     command()
+
+
+def elsewhere(package: str | None) -> int:
+    """Says that this Python is not the runner's own; returns the exit code."""
+    here = Path(__file__).resolve().parents[1] / ".venv" / "bin" / "python"
+    remedy = f"{here} -m runner" if here.exists() else "`make .venv/.installed`, then .venv/bin/python -m runner"
+    print(f"error: {sys.executable} has no package {package!r}: this is not the runner's environment; take {remedy}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

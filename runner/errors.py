@@ -1,5 +1,7 @@
 """Errors that end a command, each with its exit code. `__main__` prints the message alone, without a traceback."""
 
+import difflib
+
 
 class RunnerError(Exception):
     """Base of every error that is meant for the person at the terminal."""
@@ -23,6 +25,12 @@ class NodeBusy(RunnerError):
     """Another study (or a foreign process) holds the node."""
 
     exit_code = 75
+
+
+def meant(given: object, names: object) -> str:
+    """` (did you mean 'protocol'?)` where one of `names` is close to what was given, else ''. To be put behind the wrong name."""
+    near = difflib.get_close_matches(str(given), [str(name) for name in names], n=1, cutoff=0.7)  # type: ignore[attr-defined]
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def choices(names: object, limit: int = 40) -> str:

@@ -51,13 +51,24 @@ def command(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
 
+def test_another_python_is_told_where_the_runner_lives() -> None:
+    """`python -m runner` with the machine's own Python: no trace, and the way to the right one."""
+    code = "import builtins, sys; real = builtins.__import__\n"
+    code += "def without(name, *rest, **more):\n    if name.split('.')[0] == 'hydra': raise ModuleNotFoundError(name=name)\n    return real(name, *rest, **more)\n"
+    code += "builtins.__import__ = without\nfrom runner.__main__ import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "has no package 'hydra'" in done.stderr and "-m runner" in done.stderr
+
+
 def test_what_hydra_refuses_is_one_message_with_the_choices(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "torn.yaml").write_text('grid: {mscclpp: ["off", \n', encoding="utf-8")
     for words, parts in (
         (["protocol.min_blokcs=3"], ["protocol.min_blokcs", "min_blocks"]),
         (["+experiment=torn"], ["torn.yaml", "line"]),
-        (["node=rtx6000"], ["node/rtx6000", "rtxpro6000_x8"]),
+        (["node=rtx6000_x8"], ["no 'rtx6000_x8' in conf group node (did you mean 'rtxpro6000_x8'?)", "choices: cpu, "]),
+        (["protocl.min_blocks=3"], ["no key 'protocl' (did you mean 'protocol'?)"]),
         (["schedule.notifi=always"], ["choices:", "notify"]),
         (["+experiment=smoke", "baseline.sm120_fusion=off"], ["choices: mscclpp", "`+baseline.sm120_fusion=...` adds it"]),
     ):

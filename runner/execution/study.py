@@ -9,7 +9,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from runner.errors import NodeBusy, UserError, choices
+from runner.errors import NodeBusy, UserError, choices, meant
 from runner.execution.revision import code_revision
 from runner.records.files import read_json, write_json
 from runner.records.journal import Journal, each_entry
@@ -188,5 +188,6 @@ def named_study(root: RootPaths, name: str | None, experiment: str = "") -> Stud
         return latest_study(root, experiment)
     paths = root.study(str(name))
     if not paths.plan.exists():
-        raise UserError(f"there is no study {name!r}; choices: {choices(study.name for study in studies(root))}")
+        names = [study.name for study in studies(root)]
+        raise UserError(f"there is no study {name!r}{meant(name, names)}; choices: {choices(names)}")
     return paths

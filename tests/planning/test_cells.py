@@ -46,7 +46,11 @@ def test_a_baseline_outside_the_grid_is_added(compose: Compose) -> None:
         ("grid", {"mscclpp_max_bytes": ("1048576",)}, "unit is mandatory"),
         ("grid", {"mscclpp_max_bytes": ("3MB",)}, "only powers of two"),
         ("baseline", {"mscclpp": "perhaps"}, "baseline.mscclpp: factor mscclpp has no level 'perhaps'"),
-        ("exclude", ({"mscclp": "on"},), "exclude: 'mscclp' is not a factor of this experiment; choices: mscclpp"),
+        (
+            "exclude",
+            ({"mscclp": "on"},),
+            "exclude: 'mscclp' is not a factor of this experiment .did you mean 'mscclpp'..; choices: mscclpp",
+        ),
         ("include", ({"custom_all_reduce": "off"},), "name it under baseline: too"),
         ("exclude", ({"mscclpp": "off"},), "removes the baseline"),
     ],

@@ -72,7 +72,7 @@ def test_anything_else_is_refused_with_the_grammar(text: str) -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_choices() -> None:
-    with pytest.raises(UserError, match="there is no 'gpu'; choices: capability, gpus, link, name"):
+    with pytest.raises(UserError, match=r"there is no 'gpu' \(did you mean 'gpus'\?\); choices: capability, gpus, link, name"):
         holds(parse("gpu >= 2", "factor/x.yaml"), NODE, "factor/x.yaml")
 
 

@@ -41,11 +41,14 @@ def test_one_file_is_enough(compose: Compose, tmp_path: Path) -> None:
     ("change", "said"),
     [
         (("gpus >= 1", "gpus => 1"), r"factor/stream_interval.yaml, requires: node: the condition 'gpus => 1' is not understood"),
-        (("gpus >= 1", "gpu >= 1"), r"there is no 'gpu'; choices: .*gpus"),
+        (("gpus >= 1", "gpu >= 1"), r"there is no 'gpu' .did you mean 'gpus'.*; choices: .*gpus"),
         ((">=0.5.12", "0.5.12"), "is not a set of versions"),
         (('"1": {}', "1: {}"), 'quote it: "1"'),
         (("options: {stream-interval: 8}", "patches: [nope]"), r"there is no patch set 'nope'; choices: .*sm120_fusion"),
-        (("options: {stream-interval: 8}", "option: {stream-interval: 8}"), "option: unknown key; choices: .*options"),
+        (
+            ("options: {stream-interval: 8}", "option: {stream-interval: 8}"),
+            "option: unknown key .did you mean 'options'.*; choices: .*options",
+        ),
         (("{node:", "{engine: '>=0.5', node:"), "exactly one of node, engine"),
     ],
 )
