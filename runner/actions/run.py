@@ -25,6 +25,7 @@ from runner.records.files import write_json
 from runner.records.plan import Plan
 from runner.records.schema import LaunchRecord, PhaseRecord, Purpose
 from runner.records.secrets import scrub_mapping
+from runner.records.words import INTERRUPTED
 from runner.reporting.progress import Progress
 from runner.spec.engine import EngineSpec
 from runner.tracking.launcher import TrackingProcess
@@ -92,7 +93,7 @@ def run_study(ground: Ground, plan: Plan, executor: Executor, stop: StopRequest,
     except BaseException as error:
         broken = night.broke(error) if night is not None and isinstance(error, RunnerError) else None
         if broken is None:
-            tracking.abandon()
+            tracking.part(isinstance(error, KeyboardInterrupt))
             if isinstance(error, NodeBusy):
                 study.discard()
             raise
@@ -174,7 +175,7 @@ def measure(
             if night is not None and night.second_look(scheduler, listener.note):
                 loop.run([])
         except KeyboardInterrupt:
-            study.journal.append("event", text="interrupted; the same command goes on from here")
+            study.journal.append("event", text=INTERRUPTED)
             kept = sum(launch.outcome != "interrupted" for launch in scheduler.launches)
             raise KeyboardInterrupt(
                 f"{kept} launches are kept; the same command with study.name={study.paths.name} goes on, and action=report "

@@ -30,6 +30,7 @@ _ORDER = (
 
 
 NOT_MEASURED = "not measured"
+INTERRUPTED = "interrupted; the same command goes on from here"  # the journal's event
 
 
 def outcome(arm: ArmResult) -> str:

@@ -15,6 +15,8 @@ from runner.spec.study import TrackingSpec
 from runner.tracking.mlflow_tracker import TrackReport, waiting
 from runner.tracking.outbox import read_report, tracking_log
 
+PARTING_S = 3.0
+
 
 @dataclass
 class TrackingProcess:
@@ -69,8 +71,15 @@ class TrackingProcess:
         self.report = base.model_copy(update={"waiting": left, "error": error, "seconds": time.monotonic() - started})
         return self.report
 
+    def part(self, interrupted: bool) -> None:
+        """For a driver that goes before the study's end: one who was interrupted has MLflow told (what is open is KILLED), if that
+        takes no longer than PARTING_S; nobody waits for more. What is not sent waits in the records. Idempotent."""
+        if interrupted and self.process is not None and _ask_and_wait(self.process, PARTING_S):
+            return
+        self.abandon()
+
     def abandon(self) -> None:
-        """Ends the process now, for a driver that is interrupted; what is not sent waits in the records. Idempotent."""
+        """Ends the process now; what is not sent waits in the records. Idempotent."""
         if self.process is not None:
             _end(self.process)
 

@@ -25,7 +25,7 @@ from runner.spec.base import Strict
 from runner.spec.study import TrackingSpec
 from runner.tracking import saved_view, store
 from runner.tracking.note import BOXES, EXPERIMENT_NOTE
-from runner.tracking.view import RunView, study_view
+from runner.tracking.view import RunView, is_stopped, study_view
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -102,7 +102,7 @@ def read_view(study: StudyPaths) -> tuple[Plan, list[RunView], bool]:
     entries = read_journal(study.journal) if study.journal.exists() else []
     decision = Decision.model_validate(read_json(study.decision)) if study.decision.is_file() else None
     finished = any(entry.get("kind") == "study_finished" for entry in entries)
-    return plan, study_view(plan, launches(entries), decision, study, finished, code_revision(plan, entries)), finished
+    return plan, study_view(plan, launches(entries), decision, study, finished, code_revision(plan, entries), is_stopped(entries)), finished
 
 
 def waiting(root: RootPaths, study: StudyPaths, tracking: TrackingSpec) -> tuple[str, ...]:
@@ -288,7 +288,9 @@ class _Session:
         """`created`: the tags went with the creation (a store writes tags one by one, which is most of its time)."""
         from mlflow.entities import Metric, Param, RunTag
 
-        if run.status != "RUNNING":  # before the batch: `records` goes last of all, for with it the run counts as written
+        if run.status == "RUNNING" and not created:
+            self._client.update_run(run_id, status="RUNNING")  # a resumed study's, which was KILLED
+        elif run.status != "RUNNING":  # before the batch: `records` goes last of all, for with it the run counts as written
             self._client.set_terminated(run_id, run.status, run.end_ms or None)
         tags = {**({} if created else run.tags), "records": run.digest}
         self._client.log_batch(

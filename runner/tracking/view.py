@@ -5,8 +5,8 @@ Flat runs, one an arm and one for the study; launches nested under their arm (th
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ from runner.records.night import NightReport
 from runner.records.paths import StudyPaths
 from runner.records.plan import Arm, Plan
 from runner.records.schema import LaunchRecord
-from runner.records.words import evidence_word, find, mean_effect, phase_word
+from runner.records.words import INTERRUPTED, evidence_word, find, mean_effect, phase_word
 from runner.spec.base import Strict
 from runner.tracking.note import study_note
 
@@ -24,7 +24,7 @@ _VALUES = ("tpot_p50_ms", "output_tok_s", "ttft_p50_ms", "tpot_p99_ms", "ttft_p9
 _CURVES = ("tpot_p50_ms", "output_tok_s", "ttft_p50_ms")
 _LAUNCH_VALUES = ("tpot_p50_ms", "output_tok_s", "ttft_p50_ms")
 
-RunStatus = Literal["RUNNING", "FINISHED", "FAILED"]
+RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
 
 class MetricView(Strict):
@@ -71,10 +71,16 @@ def rounded(value: float) -> float:
 
 
 def study_view(
-    plan: Plan, launches: Sequence[LaunchRecord], decision: Decision | None, study: StudyPaths, finished: bool, revision: str = ""
+    plan: Plan,
+    launches: Sequence[LaunchRecord],
+    decision: Decision | None,
+    study: StudyPaths,
+    finished: bool,
+    revision: str = "",
+    stopped: bool = False,
 ) -> list[RunView]:
     """All runs of a study: the study's first, then arms, then launches. Curves are drawn only when the study is finished,
-    because points of a curve cannot be taken back."""
+    because points of a curve cannot be taken back. What a `stopped` study has open is KILLED, until it is resumed."""
     results = {} if decision is None else {arm.name: arm for arm in decision.arms}
     by_arm: dict[str, list[LaunchRecord]] = {}
     for record in launches:
@@ -84,7 +90,20 @@ def study_view(
     night = decision.night if decision else None
     runs += [_arm_run(plan, arm, results.get(arm.name), by_arm.get(arm.name, []), finished, common, night) for arm in plan.arms]
     runs += [_launch_run(plan, record, study, common) for record in launches]
-    return runs
+    return [_killed(run) if stopped and run.status == "RUNNING" else run for run in runs]
+
+
+def _killed(run: RunView) -> RunView:
+    tags = {**run.tags, "status": "INTERRUPTED"} if run.kind == "study" else run.tags
+    return run.model_copy(update={"status": "KILLED", "tags": tags})
+
+
+def is_stopped(entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Was the study interrupted in order, and not resumed since? From the journal; a driver that was killed leaves no word."""
+    last: Mapping[str, Any] = next(
+        (entry for entry in reversed(entries) if entry.get("kind") in ("study_started", "study_resumed", "launch_started", "event")), {}
+    )
+    return last.get("kind") == "event" and last.get("text") == INTERRUPTED
 
 
 def _common_tags(plan: Plan, revision: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from mlflow import MlflowClient
 from runner.errors import UserError
 from runner.records.files import write_json
 from runner.records.paths import RootPaths, StudyPaths
+from runner.records.words import INTERRUPTED
 from runner.spec.study import TrackingSpec
 from runner.tracking import mlflow_tracker, store
 from runner.tracking.mlflow_tracker import TrackReport, track_study, waiting
@@ -100,6 +101,19 @@ def test_lost_state_is_read_back_from_mlflow(root: RootPaths, small: Synthetic, 
     assert track_study(root, study, LOCAL).complete
     assert content(root) == before
     assert len(stored(root)) == 10
+
+
+def test_an_interrupted_study_is_killed_and_runs_again_when_it_goes_on(root: RootPaths, small: Synthetic) -> None:
+    study = write(root.root, small, finished=False)
+
+    def statuses(kind: str, **fields: str) -> tuple[set[str], int]:
+        with open(study.journal, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"schema": 1, "seq": 99, "t": 1.0, "kind": kind, **fields}) + "\n")
+        assert track_study(root, study, LOCAL).complete
+        return {run.info.status for run in stored(root) if run.data.tags["kind"] != "launch"}, len(stored(root))
+
+    assert statuses("event", text=INTERRUPTED) == ({"KILLED"}, 10)
+    assert statuses("study_resumed") == ({"RUNNING"}, 10)
 
 
 class Cut(Exception):

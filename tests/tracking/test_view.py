@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from runner.records.paths import RootPaths, StudyPaths
-from runner.records.words import code_revision
+from runner.records.words import INTERRUPTED, code_revision
 from runner.tracking.note import LIMIT, study_note
 from runner.tracking.saved_view import is_ours, view_tag
-from runner.tracking.view import MAX_METRICS, RunView, rounded, study_view
-from tests.reporting.synthetic import PHASES, Synthetic, as_nightly, make
+from runner.tracking.view import MAX_METRICS, RunView, is_stopped, rounded, study_view
+from tests.reporting.synthetic import PHASES, Synthetic, as_nightly, make, write
 
 
 @pytest.fixture(scope="module")
@@ -209,3 +209,16 @@ def test_levels_come_first_where_the_list_cuts_the_arms_names(tmp_path: Path) ->
         return str(state["columnOrder"][1])
 
     assert first(long).startswith("params.") and first(short) == "tags.`verdict`"
+
+
+def test_what_an_interrupted_study_has_open_is_killed_until_it_goes_on(synthetic: Synthetic, tmp_path: Path) -> None:
+    begun, launched, stopped = {"kind": "study_started"}, {"kind": "launch_started"}, {"kind": "event", "text": INTERRUPTED}
+    assert is_stopped([begun, launched, stopped])
+    assert not is_stopped([begun, launched]) and not is_stopped([begun, launched, stopped, {"kind": "study_resumed"}])
+    assert not is_stopped([]) and not is_stopped([begun, {"kind": "event", "text": "something else"}])
+    study = write(tmp_path, synthetic, finished=False)
+    runs = study_view(synthetic.plan, synthetic.launches, None, study, False, "4e1a9c2", stopped=True)
+    assert {run.status for run in runs if run.kind in ("study", "arm")} == {"KILLED"} and runs[0].tags["status"] == "INTERRUPTED"
+    assert {run.status for run in runs if run.kind == "launch"} == {
+        run.status for run in view(synthetic, tmp_path / "b") if run.kind == "launch"
+    }
