@@ -30,6 +30,7 @@ class Facts:
     effects: Sequence[Effect]
 
 
+MANY_BLOCKS = 30  # nobody should be advised to launch that often
 ALONE = "Write a grid to compare with, or repeat this study later: the runner compares it with nothing by itself."
 CLOSED = "Vary something else: what this grid varies is not in force here; the reasons stand under what could not be tested."
 
@@ -224,20 +225,25 @@ def _next_experiment(facts: Facts, chosen: str | None, confirmed: bool) -> str:
         return f"Find out what sets the node's two speeds ({bimodal[0].phase}: pinning, clocks, NUMA); until then small effects cannot be judged."
     if chosen != facts.plan.baseline and not confirmed:
         return f"Run fresh blocks of {chosen} against the baseline (protocol.confirm=true)."
-    open_rows = [
-        (result, arm) for arm in facts.arms if arm.status == "MEASURED" for result in arm.hypotheses if result.verdict == "UNRESOLVED"
-    ]
+    # What is worse somewhere and better nowhere is not recommended whatever else comes out; only an open arm can change the answer.
+    undecided = [arm for arm in facts.arms if arm.status == "MEASURED" and arm.verdict in ("UNRESOLVED", "MIXED", "BETTER")]
+    open_rows = [(result, arm) for arm in undecided for result in arm.hypotheses if result.verdict == "UNRESOLVED"]
     if open_rows:
         reachable = [(result, arm) for result, arm in open_rows if result.could_see_pct is not None]
         if reachable:
             result, arm = min(reachable, key=lambda row: (row[0].could_see_pct or np.inf) / row[0].margin_pct)
             more = max(2.0, ((result.could_see_pct or 0.0) / result.margin_pct) ** 2)
             blocks = int(np.ceil(result.launches * more))
-            return (
-                f"About {blocks} blocks of {arm.name} against the baseline would resolve {metric_word(result.metric)} in {result.phase} "
-                f"to its margin of {result.margin_pct:g} %."
-            )
+            what = f"{metric_word(result.metric)} in {result.phase} to its margin of {result.margin_pct:g} %"
+            if blocks > MANY_BLOCKS:
+                return (
+                    f"Make launches steadier before more of them: {arm.name} would need about {blocks} blocks to resolve {what}. Longer "
+                    "phases (protocol.phase_scale), pinned clocks or a wider margin (protocol.margins) cost less."
+                )
+            return f"About {blocks} blocks of {arm.name} against the baseline would resolve {what}."
         return f"Repeat {open_rows[0][1].name} with {facts.protocol.min_blocks} valid blocks."
     if not facts.has_floor:
         return "Measure the node's noise floor (experiment=noise_floor); it makes every later study shorter."
+    if chosen == facts.plan.baseline:
+        return "No arm of this grid is left that could still be recommended; vary what was not in it."
     return f"Use {chosen} as the baseline of the next study and vary what was not in this grid."

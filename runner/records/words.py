@@ -180,6 +180,9 @@ SPREAD_MEANING = (
 
 
 def find(arm: ArmResult, phase: str, metric: str) -> HypothesisResult | None:
+    """None also for an INERT arm: it is another arm's configuration, so what its few launches differ by is no effect to be shown."""
+    if arm.status == "INERT":
+        return None
     return next((item for item in arm.hypotheses if (item.phase, item.metric) == (phase, metric)), None)
 
 

@@ -323,6 +323,36 @@ def test_a_study_of_one_arm_compares_nothing_and_says_so() -> None:
     assert "grid" in recommendation.next_experiment
 
 
+def two_phases(first: float, noise: float, blocks: int = 4) -> list[LaunchRecord]:
+    """The arm `a` against the baseline: an effect of `first` (log) at one stream where launches hardly differ, none at 128 where they do."""
+    rng = np.random.default_rng(3)
+    return [
+        launch(
+            name,
+            block,
+            position,
+            metrics={
+                "decode_c1": {"tpot_p50_ms": 10 * float(np.exp(first * (name == "a") + 0.001 * rng.standard_normal()))},
+                "decode_c128": {"tpot_p50_ms": 20 * float(np.exp(noise * rng.standard_normal()))},
+            },
+        )
+        for block in range(blocks)
+        for position, name in enumerate(("baseline", "a") if block % 2 else ("a", "baseline"))
+    ]
+
+
+def test_the_next_experiment_could_change_the_answer_and_can_be_paid_for() -> None:
+    made = plan({"baseline": {"m": "off"}, "a": {"m": "on"}}, phases=PHASES)
+    worse = judge(made, two_phases(0.06, 0.02), PROTOCOL)
+    assert (arm(worse, "a").verdict, {item.verdict for item in arm(worse, "a").hypotheses}) == ("WORSE", {"WORSE", "UNRESOLVED"})
+    assert "blocks" not in worse.recommendation.next_experiment, "whatever 128 streams say, it will not be recommended"
+    loud = judge(made, two_phases(0.0, 0.2), PROTOCOL)
+    assert arm(loud, "a").verdict == "UNRESOLVED"
+    assert loud.recommendation.next_experiment.startswith("Make launches steadier before more of them: a would need about")
+    quiet = judge(made, two_phases(0.0, 0.003), PROTOCOL)
+    assert quiet.recommendation.next_experiment.startswith("About ")
+
+
 @pytest.mark.parametrize(("accepted", "verdict"), [(2.41, "BETTER"), (2.45, "BETTER"), (3.1, "UNRESOLVED"), (None, "BETTER")])
 def test_arms_that_accept_other_numbers_of_draft_tokens_are_not_compared(accepted: float | None, verdict: str) -> None:
     def drafted(record: LaunchRecord) -> LaunchRecord:
