@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from pydantic import BaseModel, Field, ValidationError
 
-from runner.errors import UserError, choices, meant
+from runner.errors import UserError, instead
 from runner.spec.base import Strict
 from runner.spec.engine import EngineSpec
 from runner.spec.factor import FactorSpec
@@ -129,9 +129,7 @@ def load_factor(name: str, folders: list[Path]) -> dict[str, Any]:
                     raise UserError(f'{path}: level {level!r} is not text; quote it: "{_yaml_word(level)}"')
             return {"name": name, **content}
     known = {path.stem for folder in folders for path in (folder / "factor").glob("*.yaml")}
-    raise UserError(
-        f"there is no factor {name!r}{meant(name, known)}; choices: {choices(known)}; to add one, write conf/factor/{name}.yaml"
-    )
+    raise UserError(f"there is no factor {name!r}{instead(name, known)}; to add one, write conf/factor/{name}.yaml")
 
 
 def _levels(name: str, value: Any) -> tuple[str, ...]:
@@ -160,7 +158,7 @@ def explain(error: ValidationError) -> str:
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             known = _known_keys(item["loc"][:-1])
-            message = "unknown key" + (f"{meant(item['loc'][-1], known)}; choices: {choices(known)}" if known else "")
+            message = "unknown key" + (f"{instead(item['loc'][-1], known)}" if known else "")
         lines.append(f"{where}: {message}{given}")
     return "\n".join(lines)
 
@@ -189,7 +187,7 @@ def explain_refusal(error: Exception) -> str:
     cause = error.__cause__
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return f"there is no {name!r} in conf group {group}{meant(name, error.options)}; choices: {choices(error.options)}"
+        return f"there is no {name!r} in conf group {group}{instead(name, error.options)}"
     for refused in (error, cause):
         if isinstance(refused, ConfigKeyError | ConfigAttributeError) and isinstance(refused.parent_node, DictConfig):
             known = [key for key in refused.parent_node if key != "hydra"]
@@ -197,5 +195,5 @@ def explain_refusal(error: Exception) -> str:
             legal = _known_keys(tuple(where))
             more = f"; `+{refused.full_key}=...` adds it" if name in legal or not legal else ""  # or a mapping that takes any name
             others = {*known, *legal} - {name}
-            return f"there is no key {refused.full_key!r}{meant(name, others)}; choices: {choices(others)}{more}"
+            return f"there is no key {refused.full_key!r}{instead(name, others)}{more}"
     return "\n".join(str(part).strip() for part in (error, cause) if part is not None)

@@ -1,6 +1,7 @@
 """Errors that end a command, each with its exit code. `__main__` prints the message alone, without a traceback."""
 
 import difflib
+from collections.abc import Iterable
 
 
 class RunnerError(Exception):
@@ -27,14 +28,15 @@ class NodeBusy(RunnerError):
     exit_code = 75
 
 
-def meant(given: object, names: object) -> str:
-    """` (did you mean 'protocol'?)` where one of `names` is close to what was given, else ''. To be put behind the wrong name."""
-    near = difflib.get_close_matches(str(given), [str(name) for name in names], n=1, cutoff=0.7)  # type: ignore[attr-defined]
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
 def choices(names: object, limit: int = 40) -> str:
     """Formats the legal names for an error message: sorted, comma-separated, cut at `limit` names."""
     listed = sorted(str(name) for name in names)  # type: ignore[attr-defined]
     shown = ", ".join(listed[:limit]) or "none"
     return shown if len(listed) <= limit else f"{shown}, ... ({len(listed) - limit} more)"
+
+
+def instead(given: object, names: Iterable[object]) -> str:
+    """What follows a name that is not legal: ` (did you mean 'protocol'?)` where one of `names` is close, then `; choices: ...`."""
+    legal = [str(name) for name in names]
+    near = difflib.get_close_matches(str(given), legal, n=1, cutoff=0.7)
+    return (f" (did you mean {near[0]!r}?)" if near else "") + f"; choices: {choices(legal)}"

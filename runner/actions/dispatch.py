@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from runner.config import Settings
-from runner.errors import UserError, choices, meant
+from runner.errors import UserError, instead
 
 ACTIONS = {
     "run": "runner.actions.run",
@@ -28,6 +28,6 @@ def perform(settings: Settings, overrides: list[str]) -> int:
     """Performs `settings.action`; returns the exit code. `overrides` are the words of the command line, for the record.
     Raises RunnerError."""
     if settings.action not in ACTIONS:
-        raise UserError(f"there is no action {settings.action!r}{meant(settings.action, ACTIONS)}; choices: {choices(ACTIONS)}")
+        raise UserError(f"there is no action {settings.action!r}{instead(settings.action, ACTIONS)}")
     code: int = import_module(ACTIONS[settings.action]).perform(settings, overrides)
     return code

@@ -7,6 +7,7 @@ from scipy.special import chdtri
 
 from runner.analysis.noise import NoiseEntry, noise_floor
 from runner.analysis.observations import MEASURING
+from runner.analysis.results import phase_values
 from runner.records import words
 from runner.records.decision import Recommendation, Spread
 from runner.records.plan import Plan
@@ -26,26 +27,20 @@ def is_aa(plan: Plan) -> bool:
 
 def spreads(plan: Plan, launches: Sequence[LaunchRecord], protocol: Protocol) -> tuple[Spread, ...]:
     """One row a metric and phase, metrics first: the headline metrics and what the protocol judges. Empty without a valid launch."""
-    floor = noise_floor(launches)
+    floor, means = noise_floor(launches), phase_values([record for record in launches if record.purpose in MEASURING])
     metrics = dict.fromkeys([*HEADLINES, *(item.metric for item in protocol.primary)])
     found = [entry for metric in metrics for phase in plan.phases if (entry := floor.entry(phase, metric)) is not None]
-    return tuple(_row(entry, launches) for entry in found)
+    return tuple(_row(entry, means[entry.phase][entry.metric]) for entry in found)
 
 
-def _row(entry: NoiseEntry, launches: Sequence[LaunchRecord]) -> Spread:
-    values = [
-        phase.metrics[entry.metric]
-        for record in launches
-        if record.purpose in MEASURING and record.outcome == "ok" and (phase := record.phase(entry.phase)) is not None and phase.valid
-        if phase.metrics.get(entry.metric, math.nan) > 0
-    ]
+def _row(entry: NoiseEntry, mean: float) -> Spread:
     told = entry.df > 0 and entry.launches >= FEWEST_LAUNCHES
     low, high = (entry.between_pct * math.sqrt(entry.df / chdtri(entry.df, tail)) if told else None for tail in (0.05, 0.95))
     return Spread(
         phase=entry.phase,
         metric=entry.metric,
         launches=entry.launches,
-        mean=math.exp(sum(map(math.log, values)) / len(values)),
+        mean=mean,
         sd_pct=entry.between_pct,
         low_pct=low,
         high_pct=high,

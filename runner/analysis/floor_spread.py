@@ -34,9 +34,10 @@ def spread_without_drift(values: Array, index: Array, arms: int = 1, blocks: Blo
     """`values` (S, n), `index` (n,): when each launch was; `blocks` (n,): its block. With too few launches for a line the plain
     spread is given."""
     studies, n = values.shape
-    groups, membership = _groups(n, blocks)
+    membership = np.zeros(n, dtype=np.int64) if blocks is None else np.unique(blocks, return_inverse=True)[1]
+    groups = int(membership.max()) + 1
     none = np.zeros(studies), np.ones(studies)
-    residual, centred = values - _means(values, membership), index - _means(index[None, :], membership)[0]
+    residual, centred = values - _means(values, membership)[:, membership], _centred(index, membership)
     sxx = float(centred @ centred)
     df = n - arms - groups + 1
     if df < 2 or sxx == 0:
@@ -59,14 +60,14 @@ def floor_spread(values: Array, blocks: Blocks | None = None) -> Spread:
     outlier (deleted residual at 5 %, as in a study) is left out: it would hide how quiet the node is afterwards."""
     n = values.shape[1]
     index = np.arange(n, dtype=float)
-    used = blocks if blocks is not None and _worth(blocks) else None
+    in_blocks = blocks is not None and _worth(blocks)
+    used = blocks if blocks is not None and in_blocks else np.zeros(n, dtype=np.int64)
     whole = spread_without_drift(values, index, blocks=used)
-    mates = np.flatnonzero(used[1:] == used[0]) + 1 if used is not None else np.arange(1, n)
-    if n < LEAST_TO_DROP or not len(mates) or (used is not None and not _worth(used[1:])):
+    mates = np.flatnonzero(used[1:] == used[0]) + 1
+    if n < LEAST_TO_DROP or not len(mates) or (in_blocks and not _worth(used[1:])):
         return whole
-    rest = spread_without_drift(values[:, 1:], index[1:], blocks=None if used is None else used[1:])
-    _, membership = _groups(n - 1, None if used is None else used[1:])
-    after = index[1:] - _means(index[None, 1:], membership)[0]
+    rest = spread_without_drift(values[:, 1:], index[1:], blocks=used[1:])
+    after = _centred(index[1:], np.unique(used[1:], return_inverse=True)[1])
     reach = index[0] - index[mates].mean()
     expected = values[:, mates].mean(axis=1) + rest.slope * reach
     error = rest.sd * np.sqrt(1 + 1 / len(mates) + reach**2 / (after @ after))
@@ -88,26 +89,21 @@ def _worth(blocks: Blocks) -> bool:
     return int((counts > 1).sum()) > 1 and len(blocks) - len(counts) - 1 >= LEAST_DF
 
 
-def _groups(n: int, blocks: Blocks | None) -> tuple[int, Blocks]:
-    if blocks is None:
-        return 1, np.zeros(n, dtype=np.int64)
-    names, membership = np.unique(blocks, return_inverse=True)
-    return len(names), membership
-
-
 def _means(values: Array, membership: Blocks) -> Array:
-    """(S, n): each launch's group mean."""
+    """(S, n), block of each launch -> (S, B): mean of each block."""
     chosen = membership[None, :] == np.arange(membership.max() + 1)[:, None]
-    return np.asarray((values @ chosen.T / chosen.sum(axis=1)) @ chosen)
+    return np.asarray(values @ chosen.T / chosen.sum(axis=1))
+
+
+def _centred(index: Array, membership: Blocks) -> Array:
+    return np.asarray(index - _means(index[None, :], membership)[0, membership])
 
 
 def _between(values: Array, index: Array, membership: Blocks, rss: Array, df: int) -> tuple[Array, Array]:
     """Standard deviation of block means, and the F test's p-value for no block effect: the line alone against line and blocks."""
-    counts = np.bincount(membership)
-    chosen = membership[None, :] == np.arange(len(counts))[:, None]
-    means = values @ chosen.T / counts
-    plain, at = values - values.mean(axis=1, keepdims=True), index - index.mean()
-    straight = (plain**2).sum(axis=1) - (plain @ at) ** 2 / (at @ at)
+    means = _means(values, membership)
+    more = means.shape[1] - 1
+    straight = (spread_without_drift(values, index).residual ** 2).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(rss > 0, (straight - rss) / (len(counts) - 1) / (rss / df), np.where(straight > 1e-12, np.inf, 0.0))
-    return means.std(axis=1, ddof=1), np.asarray(fdtrc(len(counts) - 1, df, np.maximum(ratio, 0.0)))
+        ratio = np.where(rss > 0, (straight - rss) / more / (rss / df), np.where(straight > 1e-12, np.inf, 0.0))
+    return means.std(axis=1, ddof=1), np.asarray(fdtrc(more, df, np.maximum(ratio, 0.0)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from runner.errors import NodeBusy, UserError, choices, meant
+from runner.errors import NodeBusy, UserError, instead
 from runner.execution.revision import code_revision
 from runner.records.files import read_json, write_json
 from runner.records.journal import Journal, each_entry
@@ -189,5 +189,5 @@ def named_study(root: RootPaths, name: str | None, experiment: str = "") -> Stud
     paths = root.study(str(name))
     if not paths.plan.exists():
         names = [study.name for study in studies(root)]
-        raise UserError(f"there is no study {name!r}{meant(name, names)}; choices: {choices(names)}")
+        raise UserError(f"there is no study {name!r}{instead(name, names)}")
     return paths

@@ -5,7 +5,7 @@ from typing import Any
 
 from runner.config import Settings, config_folder
 from runner.engines.overlay.patches import load_patch_set, patch_folders
-from runner.errors import UserError, choices, meant
+from runner.errors import UserError, choices, instead
 from runner.planning.arms import BASELINE, Merged, Resolve, merge
 from runner.planning.candidates import Reads, RuleBook
 from runner.planning.cells import Grid, expand
@@ -149,9 +149,7 @@ def _hypotheses(protocol: Protocol, arms: Sequence[Arm], phases: Mapping[str, Ph
     for primary in protocol.primary:
         known = [name for name, item in BY_NAME.items() if item.higher_is_better is not None and item.margin is not None]
         if primary.metric not in known:
-            raise UserError(
-                f"protocol.primary: {primary.metric!r} is no metric that can be judged{meant(primary.metric, known)}; choices: {choices(known)}"
-            )
+            raise UserError(f"protocol.primary: {primary.metric!r} is no metric that can be judged{instead(primary.metric, known)}")
         matching = [
             name for name, phase in phases.items() if (not primary.phases or name in primary.phases) and primary.kind in (None, phase.kind)
         ]
@@ -175,7 +173,7 @@ def _required_are_arms(protocol: Protocol, arms: Sequence[Arm]) -> None:
     names = [arm.name for arm in arms]
     for name in protocol.required:
         if name not in names:
-            raise UserError(f"protocol.required: {name!r} is no arm of this plan{meant(name, names)}; choices: {choices(names)}")
+            raise UserError(f"protocol.required: {name!r} is no arm of this plan{instead(name, names)}")
 
 
 def _trust(settings: Settings, arms: Sequence[Arm]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 
 from runner.config import Settings
-from runner.errors import UserError, choices, meant
+from runner.errors import UserError, choices, instead
 from runner.planning.conditions import Clause, holds, parse
 from runner.planning.treatments import file_of
 from runner.planning.values import value_of
@@ -95,7 +95,7 @@ def _check_levels(factors: Mapping[str, FactorSpec], named: Mapping[str, set[str
     for name, levels in named.items():
         if name not in factors:
             hint = "; name it under baseline: too, so that its file is read" if key == "include" else ""
-            raise UserError(f"{key}: {name!r} is not a factor of this experiment{meant(name, factors)}; choices: {choices(factors)}{hint}")
+            raise UserError(f"{key}: {name!r} is not a factor of this experiment{instead(name, factors)}{hint}")
         factor = factors[name]
         for level in sorted(levels):
             if factor.value_rule is not None:

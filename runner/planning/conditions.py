@@ -16,7 +16,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from runner.errors import UserError, choices, meant
+from runner.errors import UserError, instead
 from runner.spec.factor import Condition
 
 GRAMMAR = "`name == value`, `name >= 2`, `name in [a, b]`, joined by `and`"
@@ -154,7 +154,7 @@ def _number(value: Any) -> float | int | None:
 
 def _holds(clause: Clause, values: Mapping[str, Any], where: str, closed: bool) -> bool:
     if closed and clause.name not in values:
-        raise UserError(f"{where}: {str(clause)!r}: there is no {clause.name!r}{meant(clause.name, values)}; choices: {choices(values)}")
+        raise UserError(f"{where}: {str(clause)!r}: there is no {clause.name!r}{instead(clause.name, values)}")
     actual = values.get(clause.name)
     match clause.operator:
         case "==" | "in":

@@ -7,7 +7,7 @@ from typing import Any
 from packaging.version import Version
 
 from runner.config import Settings
-from runner.errors import UserError, choices, meant
+from runner.errors import UserError, instead
 from runner.planning.conditions import Clause, holds, parse, subject_of, version_in
 from runner.planning.pins import baseline_pins, name_in, option_value
 from runner.planning.values import value_of
@@ -80,9 +80,7 @@ def selected_phases(settings: Settings) -> dict[str, PhaseSpec]:
     known = settings.workload.phases
     for name in settings.phases:
         if name not in known:
-            raise UserError(
-                f"phases: workload {settings.workload.name} has no phase {name!r}{meant(name, known)}; choices: {choices(known)}"
-            )
+            raise UserError(f"phases: workload {settings.workload.name} has no phase {name!r}{instead(name, known)}")
     names = settings.phases or tuple(known)
     if not names:
         raise UserError(f"workload {settings.workload.name} has no phases")
@@ -95,9 +93,7 @@ def level_plan(factor: FactorSpec, name: str, level: str, version: Version, fact
     where = f"grid.{name}"
     spec = factor.levels.get(level)
     if spec is None and factor.value_rule is None:
-        raise UserError(
-            f"{where}: factor {name} has no level {level!r}{meant(level, factor.levels)}; choices: {choices(factor.levels)}; levels are in {file_of(name)}"
-        )
+        raise UserError(f"{where}: factor {name} has no level {level!r}{instead(level, factor.levels)}; levels are in {file_of(name)}")
     spec = spec or Level()
     treatment: Treatment = next(
         (variant for variant in spec.variants if version_in(version, variant.engine, f"{file_of(name)}, levels.{level}.variants")), spec

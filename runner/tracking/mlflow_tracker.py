@@ -36,9 +36,10 @@ _COMPARED = 24
 
 
 class Logged(Strict):
-    """One run as MLflow has it. `artifacts`: file -> size and time of change."""
+    """One run as MLflow has it. `artifacts`: file -> size and time of change; `status` as it was sent last."""
 
     run_id: str
+    status: str = ""
     records: str = ""
     artifacts: dict[str, str] = Field(default_factory=dict)
 
@@ -238,7 +239,7 @@ class _Session:
                 known = self.state.runs.get(key)
                 if known is None or known.run_id == run.info.run_id:
                     kept = known.artifacts if known else {}
-                    self.state.runs[key] = Logged(run_id=run.info.run_id, records=records, artifacts=kept)
+                    self.state.runs[key] = Logged(run_id=run.info.run_id, status=run.info.status, records=records, artifacts=kept)
                 else:
                     self._client.delete_run(run.info.run_id)
         self.save(in_flight=True)
@@ -268,9 +269,9 @@ class _Session:
         if logged is None:
             logged = self._create(run)
         if logged.records != run.digest:
-            self._log(run, logged.run_id, created)
+            self._log(run, logged, created)
         artifacts = self._upload(run, logged)
-        self.state.runs[run.key] = Logged(run_id=logged.run_id, records=run.digest, artifacts=artifacts)
+        self.state.runs[run.key] = Logged(run_id=logged.run_id, status=run.status, records=run.digest, artifacts=artifacts)
         self.written += 1
         if time.monotonic() - self._saved > _SAVE_EVERY_S:
             self.save(in_flight=True)
@@ -284,11 +285,12 @@ class _Session:
         self.state.runs[run.key] = logged
         return logged
 
-    def _log(self, run: RunView, run_id: str, created: bool) -> None:
+    def _log(self, run: RunView, logged: Logged, created: bool) -> None:
         """`created`: the tags went with the creation (a store writes tags one by one, which is most of its time)."""
         from mlflow.entities import Metric, Param, RunTag
 
-        if run.status == "RUNNING" and not created:
+        run_id = logged.run_id
+        if run.status == "RUNNING" and logged.status not in ("", "RUNNING"):
             self._client.update_run(run_id, status="RUNNING")  # a resumed study's, which was KILLED
         elif run.status != "RUNNING":  # before the batch: `records` goes last of all, for with it the run counts as written
             self._client.set_terminated(run_id, run.status, run.end_ms or None)

@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.engines.evidence.judge import engine_choice, judge_evidence
 from runner.engines.evidence.sources import Sources
-from runner.errors import UserError, choices, meant
+from runner.errors import UserError, instead
 from runner.spec.factor import FactorSpec
 
 
@@ -25,9 +25,7 @@ def evidence_files(
     factor does not have and for files that are missing or are not what they should be.
     """
     if level not in factor.levels and factor.value_rule is None:
-        raise UserError(
-            f"level={level!r} is no level of factor {factor.name}{meant(level, factor.levels)}; choices: {choices(factor.levels)}"
-        )
+        raise UserError(f"level={level!r} is no level of factor {factor.name}{instead(level, factor.levels)}")
     sources = Sources(
         log=_text(log, "log"),
         server_info=_body(server_info, "server_info"),

@@ -28,7 +28,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import Field, ValidationError, field_validator
 
-from runner.errors import UserError, choices, meant
+from runner.errors import UserError, instead
 from runner.spec.base import Strict
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -107,7 +107,7 @@ def load_patch_set(name_or_path: str | Path, folders: Sequence[Path] = ()) -> Pa
             return PatchSet(name=place.stem if place.is_file() else place.name, parts=tuple(map(_load, files)), digest=digest)
     known = {path.stem if path.is_file() else path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
     raise UserError(
-        f"there is no patch set {str(name_or_path)!r}{meant(name_or_path, known)}; choices: {choices(known)}; a folder or file of your own works by its path"
+        f"there is no patch set {str(name_or_path)!r}{instead(name_or_path, known)}; a folder or file of your own works by its path"
     )
 
 
