@@ -91,9 +91,7 @@ def _finding(phase: Mapping[str, Any], decision: Decision) -> str:
     effects = [
         (item.effect_pct, arm.name)
         for arm in decision.arms
-        if arm.status != "INERT"
-        for item in arm.hypotheses
-        if item.phase == name and item.effect_pct is not None
+        if (item := words.find(arm, name, "tpot_p50_ms")) is not None and item.effect_pct is not None
     ]
     largest = max(effects, default=None)
     if bound is None:

@@ -135,6 +135,12 @@ def test_budget_sets_the_bound_against_the_largest_effect(tmp_path: Path) -> Non
     share = 100 * 156 * (10 + 2 * 7 / 8 * 12288 / 40e3) / 1000 / synthetic.decision.arms[0].values["decode_c1"]["tpot_p50_ms"]
     assert f"at most {share:.1f} % of TPOT" in finding
     assert "+6.2 % (mscclpp=on,mscclpp_max_bytes=1MB)" in finding
+    faster = synthetic.decision.arms[1].hypotheses[0].model_copy(update={"metric": "ttft_p50_ms", "effect_pct": 50.0})
+    first, second, *rest = synthetic.decision.arms
+    other = second.model_copy(update={"hypotheses": (faster, *second.hypotheses)})
+    also = synthetic.decision.model_copy(update={"arms": (first, other, *rest)})
+    again = budget_section(study, also, synthetic.launches)
+    assert again is not None and again.findings == (finding,), "a bound on TPOT is set against effects on TPOT"
     assert RootPaths(tmp_path).studies.is_dir()
 
 
